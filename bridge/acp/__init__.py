@@ -1,0 +1,1 @@
+"""The client side of the Agent Client Protocol: processes, JSON-RPC, sessions, permission requests."""

@@ -1,0 +1,134 @@
+"""The whole error tree of the bridge.
+
+Above it: everybody. Below it: nothing. Each error's text is one plain sentence that a person may be told; none holds a
+token, a JSON-RPC id or the harness's own session id (design.md, rules 10 and 21).
+
+Foreign exceptions (nio, sqlite3, OSError) become one of these at the edge of the package that meets them.
+"""
+
+from typing import ClassVar
+
+
+class BridgeError(Exception):
+    """The root. `exit_code` is what the command line ends with when this error ends it (interface.md, Commands)."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(BridgeError):
+    """The config or the command line cannot be used; the sentence names key, fault and line."""
+
+    exit_code = 2
+
+
+class MatrixError(BridgeError):
+    """The homeserver did not do what was asked."""
+
+    exit_code = 3
+
+
+class HomeserverUnreachable(MatrixError):
+    """A passing failure: no connection, a timeout, a torn body, a 5xx or an answer that is no JSON."""
+
+
+class RateLimited(MatrixError):
+    """The homeserver asks for patience: `retry_after` seconds, already capped."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class CredentialsRefused(MatrixError):
+    """The access token or password does not count (any more)."""
+
+
+class RequestRefused(MatrixError):
+    """A 4xx that repeating will not change; `errcode` is Matrix's, or empty."""
+
+    def __init__(self, message: str, *, status: int, errcode: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.errcode = errcode
+
+
+class EventTooLarge(RequestRefused):
+    """The homeserver takes no event of this size."""
+
+
+class AgentError(BridgeError):
+    """The harness could not be started or used."""
+
+    exit_code = 4
+
+
+class AgentStartFailed(AgentError):
+    """The harness did not start, or did not get as far as a session."""
+
+
+class AgentClosed(AgentError):
+    """The harness's stdin is closed: what should have been written was not."""
+
+    exit_code = 1
+
+
+class CallFailed(AgentError):
+    """The harness answered a request of ours with a JSON-RPC error."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class LedgerError(BridgeError):
+    """The ledger could not store or read; nothing of the transaction was kept."""
+
+
+class LedgerBusy(LedgerError):
+    """A passing failure: the database is locked by somebody else."""
+
+
+class LedgerFull(LedgerError):
+    """No space is left where the ledger lies."""
+
+
+class LedgerDamaged(LedgerError):
+    """The database file is damaged or is of a later version of the bridge."""
+
+
+class AlreadyDecided(LedgerError):
+    """The conditional update met a request that has its decision already (design.md, rule 17)."""
+
+
+class AnswerRefused(BridgeError):
+    """An answer over the control socket that counts for nothing and consumes nothing; `code` is its `data.code`."""
+
+    code: ClassVar[str] = "invalid_params"
+
+
+class InvalidOption(AnswerRefused):
+    """The option is not one of those offered (requirements.md, AO-15)."""
+
+    code = "invalid_permission_option"
+
+    def __init__(self, offered: tuple[str, ...]) -> None:
+        super().__init__("This option was not offered.")
+        self.offered = offered
+
+
+class InvalidRevision(AnswerRefused):
+    """The answer names another revision than the one that waits (requirements.md, AC-19)."""
+
+
+class SessionNotFound(AnswerRefused):
+    """No session of this id was ever started here."""
+
+    code = "session_not_found"
+
+
+class LocalAnswersOff(AnswerRefused):
+    """Over the control socket only a refusal counts for this agent (design.md, rule 13)."""
+
+    code = "local_answers_off"

@@ -1,0 +1,1 @@
+"""What an operator talks to: the control socket."""

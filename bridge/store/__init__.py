@@ -1,0 +1,1 @@
+"""The ledger: what must survive a restart, in SQLite."""
