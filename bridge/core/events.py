@@ -201,6 +201,13 @@ class SendFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TooLarge:
+    """The homeserver refused an outgoing event for its size: a shorter one must go out, under a new id (matrix.md, 4)."""
+
+    transaction_id: TransactionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Composed:
     """What became of a prompt when it was put into words: its digest, and whether the message shows all of it."""
 
@@ -272,6 +279,7 @@ Event: TypeAlias = (
     | Echoed
     | Sent
     | SendFailed
+    | TooLarge
     | Composed
     | AnsweredLocally
     | SessionDeleted
@@ -559,6 +567,7 @@ class Send:
     message: Message
     priority: Priority
     transaction_id: TransactionId | None = None
+    shrink: int = 0  # how many times the homeserver found it too large
 
 
 @dataclass(frozen=True, slots=True)
@@ -820,6 +829,7 @@ class Snapshot:
     open: tuple[Request, ...]
     closed: tuple[Request, ...]
     unseen: frozenset[tuple[RoomId, UserId]]
+    taken: tuple[EventId, ...]  # the youngest, at most `TAKEN_KEPT`
     outgoing: tuple[StoreOutgoing, ...]
     sync_token: str | None
     sessions: tuple[tuple[SessionId, AgentName], ...]  # without `session_ended`

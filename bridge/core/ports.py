@@ -73,8 +73,11 @@ class Agents(Protocol):
 class Rooms(Protocol):
     """The rooms. Nothing here waits for the homeserver."""
 
-    def compose(self, message: Message, room: RoomId) -> tuple[Envelope, ...]:
-        """Put a message into words that fit an event. Several envelopes only for `Words` that are split."""
+    def compose(self, message: Message, room: RoomId, *, shrink: int = 0) -> tuple[Envelope, ...]:
+        """Put a message into words that fit an event; shorter with each `shrink`, empty when nothing shorter is left.
+
+        Several envelopes only for `Words` that are split.
+        """
         ...
 
     def send(self, outgoing: Outgoing) -> None:
@@ -102,10 +105,6 @@ class Ledger(Protocol):
 
         Raises `AlreadyDecided`, `LedgerBusy`, `LedgerFull`, `LedgerDamaged`.
         """
-        ...
-
-    async def taken(self, event_ids: Sequence[str]) -> frozenset[str]:
-        """Which of these room events were taken before."""
         ...
 
     async def history(
