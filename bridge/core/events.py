@@ -325,7 +325,7 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class NotAnOption:
-    """Rule 16's refusal with the list; `by_id` where two options fit the text, so ids are shown."""
+    """Rule 16's refusal with the list."""
 
     request: Request
     answer: EventId
@@ -604,6 +604,21 @@ class CancelTurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndTurn:
+    """A person ends the running turn: the broker is told (`TurnCancelled`), and it sends `CancelTurn` and what belongs to it."""
+
+    session_id: SessionId
+    by: UserId
+
+
+@dataclass(frozen=True, slots=True)
+class TellStatus:
+    """Answer `!status` in this room with what the broker and the turns know now."""
+
+    room: RoomId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloseSession:
     """`session/close` or `session/delete` where the agent offers it (session.delete of interface.md)."""
 
@@ -630,10 +645,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A person's words that are no answer: for `core.turns`. `agents` are those that share the room.
-
-    `aimed`: the agent whose prompt or message they answer.
-    """
+    """A person's words that are no answer: for `core.turns`. `aimed`: the agent whose prompt they point at."""
 
     said: Said
     aimed: AgentName | None = None
@@ -679,7 +691,7 @@ class StoreSessionEnd:
 class StoreAsked:
     """A request: its row, and history row `permission_request`. Takes `request_seq` and the room number for good.
 
-    `posted` false: it is never put to people (rule 6), takes no room number (0), and its ending follows at once.
+    With the room number 0 it is never put to people (rules 4 and 6): its decision follows at once.
     """
 
     request: Request
@@ -795,6 +807,8 @@ Effect: TypeAlias = (
     | Respond
     | StartTurn
     | CancelTurn
+    | EndTurn
+    | TellStatus
     | CloseSession
     | WakeAt
     | Receipt

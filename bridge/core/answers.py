@@ -1,0 +1,239 @@
+"""Whether something that a person did is an answer, to which request, and what they are told if it is not.
+
+Above it: broker. Below it: replies (what a text says), attempts (what an attempt does). Rules 13 to 16 of design.md.
+Whatever is not clearly an answer to one request decides nothing; it is refused aloud where it was clearly meant as one, and
+is conversation where it was not.
+"""
+
+from dataclasses import dataclass, replace
+
+from bridge.core.attempts import Attempt, ask_to_confirm, decide, is_approver, may_answer, take, tell, tell_late
+from bridge.core.events import Conversation, Reacted, Said, StoreUnseen, WhichPrompt, WrongNumber
+from bridge.core.model import Meaning, Option, Phase, Request, RoomId, UserId, Via
+from bridge.core.replies import Fits, choose, command, confirms, is_lone_number, is_nothing, split_number
+from bridge.core.state import Entry, Room, Shown, Step
+
+JUST_CLOSED_MS = 5_000  # rule 14: a bare text may still be meant for the prompt that closed a moment ago
+TOLD_LATE_MS = 60_000  # rule 16: for a minute a bare text that fits the prompt that closed last is told how it ended
+LISTED = 10  # prompts named when somebody must say which one they mean; more would not be read
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a message points at among the bot's own events."""
+
+    entry: Entry
+    shown: Shown
+
+
+def hear(step: Step, said: Said) -> None:
+    """A text message of somebody else in a bound room."""
+    room = step.room(said.room)
+    if not is_nothing(said.text):
+        _weigh(step, said, room)
+    _note_presence(step, said.room, said.sender)
+
+
+def _weigh(step: Step, said: Said, room: Room) -> None:
+    number, rest = split_number(said.text)
+    aims = _find_aims(step, said)
+    if command(said.text) is not None:
+        step.do(Conversation(said))
+    elif len({aim.entry.request.request_id for aim in aims}) > 1:
+        _ask_which(step, said, [aim.entry for aim in aims])
+    elif aims:
+        _weigh_aimed(step, said, aims[0], number, rest)
+    elif number is not None:
+        _weigh_numbered(step, said, room, number, rest)
+    elif said.targets:
+        step.do(Conversation(said))
+    else:
+        _weigh_bare(step, said, room)
+
+
+def _find_aims(step: Step, said: Said) -> list[Aim]:
+    found: list[Aim] = []
+    for target in said.targets:
+        shown = step.state.shown.get(target)
+        entry = step.state.entries.get(shown.request_id) if shown else None
+        if shown is not None and entry is not None and entry.request.room == said.room:
+            found.append(Aim(entry, shown))
+    return found
+
+
+def _weigh_aimed(step: Step, said: Said, aim: Aim, number: int | None, rest: str) -> None:
+    """A reply to a message of a request, or a message in its thread."""
+    entry, request, attempt = aim.entry, aim.entry.request, _attempt(said)
+    if _speaks_of_another(said, request):
+        return
+    if number is not None and number != request.number:
+        if may_answer(step, entry, attempt):
+            tell(step, said.room, WrongNumber(request, number, said.event_id))
+    elif aim.shown.confirmation:
+        _weigh_confirmation(step, said, aim, rest)
+    elif request.phase is not Phase.PENDING:
+        _weigh_late(step, said, entry, rest)
+    elif not may_answer(step, entry, attempt):
+        return
+    elif aim.shown.revision != request.revision:
+        tell_late(step, entry, aim.shown.revision, attempt, None)
+    else:
+        take(step, entry, choose(rest, request.options), attempt)
+
+
+def _weigh_confirmation(step: Step, said: Said, aim: Aim, rest: str) -> None:
+    """A reply to the question of rule 10: only the person who chose, with the option's whole name or `confirm`."""
+    entry, request, attempt = aim.entry, aim.entry.request, _attempt(said)
+    asked = next((c for c in entry.confirmations if c.event_id in said.targets), None)
+    if request.phase is not Phase.PENDING or asked is None:
+        if may_answer(step, entry, attempt):
+            tell_late(step, entry, aim.shown.revision, attempt, None)
+    elif said.sender != asked.sender:
+        may_answer(step, entry, attempt)
+    elif confirms(rest, asked.option):
+        decide(step, entry, asked.option, attempt)
+    else:
+        fits = choose(rest, request.options)
+        if isinstance(fits, Option) and fits.meaning is Meaning.REJECT:
+            decide(step, entry, fits, attempt)
+        else:
+            ask_to_confirm(step, entry, asked.option, attempt)
+
+
+def _weigh_late(step: Step, said: Said, entry: Entry, rest: str) -> None:
+    """It points at a request that is decided: an attempt is told how it ended, other words go to its agent."""
+    fits = choose(rest, entry.request.options)
+    if fits is Fits.NONE and rest and not is_lone_number(rest):
+        step.do(Conversation(said, entry.request.agent))
+    elif may_answer(step, entry, _attempt(said)):
+        option = fits if isinstance(fits, Option) else None
+        tell_late(step, entry, entry.request.revision, _attempt(said), option)
+
+
+def _weigh_numbered(step: Step, said: Said, room: Room, number: int, rest: str) -> None:
+    """`#12 1`: the room number names the prompt (rule 14)."""
+    entry = _find_numbered(step, room, number)
+    if entry is None:
+        if room.waiting and (not rest or is_lone_number(rest) or _fits_any(room, rest)):
+            _ask_which_waits(step, said, room)
+        else:
+            step.do(Conversation(said))
+    elif _speaks_of_another(said, entry.request):
+        return
+    elif entry.request.phase is not Phase.PENDING:
+        _weigh_late(step, said, entry, rest)
+    elif said.targets or not entry.request.placed:  # it points at something else, or was written before the prompt
+        _ask_which(step, said, [entry])
+    elif may_answer(step, entry, _attempt(said)):
+        take(step, entry, choose(rest, entry.request.options) if rest else Fits.NONE, _attempt(said))
+
+
+def _find_numbered(step: Step, room: Room, number: int) -> Entry | None:
+    request_id = room.waiting.get(number)
+    if request_id is not None:
+        return step.state.entries[request_id]
+    closed = (step.state.entries[request_id] for request_id in reversed(room.closed))
+    return next((entry for entry in closed if entry.request.number == number), None)
+
+
+def _weigh_bare(step: Step, said: Said, room: Room) -> None:
+    """Text that points at nothing: an answer only where it can mean one prompt to this person (rule 14)."""
+    if not room.waiting:
+        _weigh_after_the_last(step, said, room)
+    elif not (is_lone_number(said.text) or _fits_any(room, said.text)):
+        step.do(Conversation(said))
+    elif len(room.waiting) > 1:
+        _ask_which_waits(step, said, room)
+    else:
+        (request_id,) = room.waiting.values()
+        _weigh_bare_for(step, said, room, step.state.entries[request_id])
+
+
+def _weigh_bare_for(step: Step, said: Said, room: Room, entry: Entry) -> None:
+    request = entry.request
+    if _speaks_of_another(said, request) or not may_answer(step, entry, _attempt(said)):
+        return
+    if _closed_within(step, room, JUST_CLOSED_MS) or said.sender in room.unseen or not request.placed:
+        _ask_which(step, said, [entry])
+    else:
+        take(step, entry, choose(said.text, request.options), _attempt(said))
+
+
+def _weigh_after_the_last(step: Step, said: Said, room: Room) -> None:
+    """Nothing waits: for a minute a text that would have answered the last prompt is told how that one ended."""
+    closed = (step.state.entries[request_id] for request_id in reversed(room.closed))
+    entry = next((entry for entry in closed if entry.request.event_id is not None), None)
+    fits = choose(said.text, entry.request.options) if entry is not None else Fits.NONE
+    if (
+        entry is not None
+        and isinstance(fits, Option)
+        and _closed_within(step, room, TOLD_LATE_MS)
+        and is_approver(step, entry.request, said.sender)
+    ):
+        tell_late(step, entry, entry.request.revision, _attempt(said), fits, again=True)
+    else:
+        step.do(Conversation(said))
+
+
+def react(step: Step, reacted: Reacted) -> None:
+    """A reaction of somebody else. One that names no option, or stands under anything but a prompt, is nothing."""
+    shown = step.state.shown.get(reacted.target)
+    entry = step.state.entries.get(shown.request_id) if shown else None
+    if shown is not None and entry is not None and not shown.confirmation and entry.request.room == reacted.room:
+        _weigh_reaction(step, reacted, entry, shown)
+    _note_presence(step, reacted.room, reacted.sender)
+
+
+def _weigh_reaction(step: Step, reacted: Reacted, entry: Entry, shown: Shown) -> None:
+    request = entry.request
+    option = choose(reacted.key, request.options)
+    attempt = Attempt(sender=reacted.sender, via=Via.REACTION, event_id=reacted.event_id, under=reacted.target)
+    if not isinstance(option, Option) or not may_answer(step, entry, attempt):
+        return
+    if request.phase is not Phase.PENDING or shown.revision != request.revision:
+        tell_late(step, entry, shown.revision, attempt, option)
+    else:
+        take(step, entry, option, attempt)
+
+
+def _attempt(said: Said) -> Attempt:
+    via = Via.THREAD if said.in_thread else Via.MESSAGE
+    return Attempt(sender=said.sender, via=via, event_id=said.event_id, under=said.event_id)
+
+
+def _speaks_of_another(said: Said, request: Request) -> bool:
+    """A message that carries another `request_id` in its content counts for no one (V2-34)."""
+    return said.foreign_request is not None and said.foreign_request != request.request_id
+
+
+def _closed_within(step: Step, room: Room, span_ms: int) -> bool:
+    """A clock that was set back makes no span of it: then nothing counts as just closed."""
+    return room.closed_at is not None and 0 <= step.at - room.closed_at < span_ms
+
+
+def _fits_any(room: Room, text: str) -> bool:
+    return any(choose(text, options) is not Fits.NONE for options in room.offers)
+
+
+def _ask_which_waits(step: Step, said: Said, room: Room) -> None:
+    numbers = sorted(room.waiting)
+    _ask_which(step, said, [step.state.entries[room.waiting[n]] for n in numbers[:LISTED]], len(numbers) - LISTED)
+
+
+def _ask_which(step: Step, said: Said, entries: list[Entry], more: int = 0) -> None:
+    """Say which prompts wait and how to answer one; a stranger hears only, and once, that they may not."""
+    if not any(is_approver(step, entry.request, said.sender) for entry in entries):
+        if not any(said.sender in entry.strangers for entry in entries):
+            may_answer(step, entries[0], _attempt(said))
+        return
+    waiting = tuple(entry.request for entry in entries if entry.request.phase is Phase.PENDING)
+    if waiting:
+        tell(step, said.room, WhichPrompt(waiting, max(0, more), said.sender, said.event_id))
+
+
+def _note_presence(step: Step, room: RoomId, person: UserId) -> None:
+    """From here on this person has seen what the room shows now (rule 14)."""
+    value = step.room(room)
+    if person in value.unseen:
+        step.put_room(room, replace(value, unseen=value.unseen - {person}))
+        step.do(StoreUnseen(room=room, person=person, on=False))

@@ -1,0 +1,285 @@
+"""What becomes of a permission request: `step(state, event, at)` gives the next state and what is to be done.
+
+Above it: relay, the one caller. Below it: answers (who said what about which request), posting (its messages in
+the room), endings (the table of transitions). No I/O: effects are carried out by the relay, the ledger first, then the harness, then the room. The clock
+is what the caller says it is: `at`, in Unix milliseconds.
+"""
+
+from dataclasses import replace
+
+from bridge.core import answers, endings, posting
+from bridge.core.endings import Cause
+from bridge.core.events import (
+    AgentGone,
+    AgentNote,
+    AnsweredLocally,
+    Asked,
+    CancelTurn,
+    CloseSession,
+    Composed,
+    DeadlineReached,
+    Delivered,
+    Echoed,
+    Effect,
+    Event,
+    Log,
+    NotDelivered,
+    Priority,
+    Reacted,
+    Redacted,
+    Respond,
+    RoomSeen,
+    RoomState,
+    Said,
+    Send,
+    SendFailed,
+    Sent,
+    SessionDeleted,
+    SessionStarted,
+    ShuttingDown,
+    Snapshot,
+    StoreAsked,
+    StoreSession,
+    StoreSessionEnd,
+    TooLarge,
+    ToolCallChanged,
+    TurnCancelled,
+    TurnEnded,
+    Unaskable,
+    WakeAt,
+    Withdrawn,
+)
+from bridge.core.model import (
+    AgentName,
+    JsonObject,
+    Millis,
+    Option,
+    Outcome,
+    Phase,
+    Request,
+    RequestId,
+    RoomId,
+    Selected,
+    SessionId,
+    TransactionId,
+    Unsatisfied,
+)
+from bridge.core.policy import decide
+from bridge.core.state import Entry, Leaving, Session, Shown, State, Step
+
+NOWHERE = RoomId("")  # the room of a request whose agent has none
+
+
+def step(state: State, event: Event, at: Millis) -> tuple[State, list[Effect]]:
+    """Take one event. What is not expected now changes nothing."""
+    work = Step(state, at)
+    _take(work, event)
+    return work.state, work.effects
+
+
+def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effect]]:
+    """End what the last run left open: its harnesses are gone (rule 20)."""
+    work = Step(state, at)
+    unsent = {out.request_id: out.transaction_id for out in found.outgoing if out.priority is Priority.PROMPT}
+    for request in found.open:
+        if request.session_id not in work.state.sessions:
+            work.put_session(request.session_id, Session(agent=request.agent))
+        entry = Entry(request=request, transaction_id=unsent.get(request.request_id))
+        if request.event_id is not None:
+            entry = replace(entry, transaction_id=TransactionId(f"{request.request_id}/{request.revision}/0/prompt"))
+            work.show(request.event_id, Shown(request.request_id, request.revision))
+        elif entry.transaction_id is not None:
+            work.leave(entry.transaction_id, Leaving(request.request_id, request.revision))
+        work.wait(entry)
+        if request.phase is Phase.DECIDED:
+            work.settle(entry)
+        endings.end(work, entry, Cause.GONE)
+    for session_id, _agent in found.sessions:
+        work.do(StoreSessionEnd(session_id=session_id, reason="bridge_restarted"))
+    return work.state, work.effects
+
+
+def waiting_of(state: State, agent: AgentName) -> tuple[Request, ...]:
+    """What waits of one agent, oldest first."""
+    found = [
+        state.entries[request_id].request
+        for session in state.sessions.values()
+        if session.agent == agent
+        for request_id in session.waiting
+    ]
+    return tuple(sorted(found, key=lambda request: (request.asked_at, request.session_id, request.request_seq)))
+
+
+def _take(work: Step, event: Event) -> None:
+    match event:
+        case SessionStarted():
+            _open_session(work, event)
+        case Asked():
+            _ask(work, event)
+        case ToolCallChanged():
+            for request_id in work.state.tool_calls.get((event.session_id, event.tool_call_id), frozenset()):
+                posting.compare(work, work.state.entries[request_id], event)
+        case Withdrawn() | Delivered() | NotDelivered():
+            _hear_of_call(work, event)
+        case TurnEnded():
+            endings.end_all(work, _waiting_in(work, event.session_id), Cause.CANCEL)
+        case TurnCancelled():
+            _cancel_turn(work, event)
+        case AgentGone():
+            _lose_agent(work, event)
+        case RoomSeen():
+            _see_room(work, event)
+        case Said():
+            answers.hear(work, event)
+        case Reacted():
+            answers.react(work, event)
+        case Redacted():
+            posting.lose_message(work, event.target)
+        case Echoed():
+            posting.place(work, event)
+        case Sent():
+            posting.bind(work, event.transaction_id, event.event_id)
+        case SendFailed() | TooLarge():
+            posting.fail_to_send(work, event)
+        case Composed():
+            posting.note_composed(work, event)
+        case AnsweredLocally():
+            answers.respond(work, event)
+        case SessionDeleted():
+            _delete_session(work, event)
+        case DeadlineReached():
+            entry = work.state.entries.get(event.request_id)
+            if entry is not None and entry.request.phase is Phase.PENDING and work.at >= entry.request.expires_at:
+                endings.run_out(work, entry)
+        case ShuttingDown():
+            for session_id in work.state.sessions:
+                endings.end_all(work, _waiting_in(work, session_id), Cause.SHUTDOWN)
+
+
+# ------------------------------------------------------------------------------------------------------------ sessions
+
+
+def _open_session(work: Step, event: SessionStarted) -> None:
+    work.put_session(event.session_id, Session(agent=event.agent))
+    work.do(StoreSession(session_id=event.session_id, agent=event.agent))
+    room = work.state.agents[event.agent].room
+    if event.mode_note is not None and room is not None:
+        work.do(Send(room=room, message=AgentNote(event.agent, event.mode_note), priority=Priority.NOTICE))
+
+
+def _waiting_in(work: Step, session_id: SessionId) -> tuple[RequestId, ...]:
+    session = work.state.sessions.get(session_id)
+    return () if session is None else tuple(session.waiting)
+
+
+def _cancel_turn(work: Step, event: TurnCancelled) -> None:
+    session = work.state.sessions.get(event.session_id)
+    if session is not None:
+        work.do(CancelTurn(agent=session.agent, session_id=event.session_id))
+        endings.end_all(work, session.waiting, Cause.CANCEL, by=event.by)
+
+
+def _delete_session(work: Step, event: SessionDeleted) -> None:
+    session = work.state.sessions.get(event.session_id)
+    if session is not None:
+        endings.end_all(work, session.waiting, Cause.DELETE)
+        work.do(
+            CloseSession(agent=session.agent, session_id=event.session_id),
+            StoreSessionEnd(session_id=event.session_id, reason="session_deleted"),
+        )
+
+
+def _lose_agent(work: Step, event: AgentGone) -> None:
+    if event.session_id is None:
+        return
+    for call, request_id in tuple(work.state.calls.items()):
+        entry = work.state.entries[request_id]
+        if entry.request.session_id == event.session_id and work.state.calls.get(call) == request_id:
+            endings.end(work, entry, Cause.GONE)
+    work.do(StoreSessionEnd(session_id=event.session_id, reason="agent_gone"))
+
+
+# -------------------------------------------------------------------------------------------------------------- asking
+
+
+def _ask(work: Step, event: Asked) -> None:
+    agent = work.state.agents[event.agent]
+    chosen = None if event.misfit else decide(agent.policy, event.options, event.description.subjects)
+    if chosen is not None:
+        _answer_by_policy(work, event, chosen)
+        return
+    room = work.state.rooms.get(agent.room) if agent.room is not None else None
+    usable = room is not None and room.state in (None, RoomState.JOINED) and bool(agent.approvers)
+    askable = usable and event.misfit is None
+    session = work.state.sessions.get(event.session_id, Session(agent=event.agent))
+    work.put_session(event.session_id, replace(session, next_seq=session.next_seq + 1))
+    request_id = RequestId(f"{event.session_id}:{session.next_seq}")
+    request = Request(
+        request_id=request_id,
+        session_id=event.session_id,
+        request_seq=session.next_seq,
+        agent=event.agent,
+        call=event.call,
+        tool_call_id=event.tool_call_id,
+        room=agent.room if agent.room is not None else NOWHERE,
+        number=room.next_number if room is not None and askable else 0,
+        description=event.description,
+        options=event.options,
+        asked_at=work.at,
+        expires_at=Millis(work.at + agent.expires_after),
+        style=agent.prompt_style,
+        mentions=tuple(sorted(agent.approvers)) if agent.mentions else (),
+    )
+    entry = Entry(request=request)
+    work.do(StoreAsked(request=request, record=event.record, raw=event.raw))
+    work.wait(entry)
+    if askable:
+        posting.post(work, entry)
+        work.do(WakeAt(request_id=request_id, at=request.expires_at))
+        return
+    if usable and event.misfit is not None:
+        notice = Unaskable(event.agent, event.description.title, event.misfit)
+        work.do(Send(room=request.room, message=notice, priority=Priority.NOTICE))
+    endings.end(work, entry, Cause.NO_WAY)
+
+
+def _answer_by_policy(work: Step, event: Asked, chosen: Option | Unsatisfied) -> None:
+    """Neither posted nor in the history; logged and counted (AO-08)."""
+    outcome: Outcome = chosen if isinstance(chosen, Unsatisfied) else Selected(chosen.option_id)
+    fields: JsonObject = {
+        "agent": event.agent,
+        "session_id": event.session_id,
+        "policy": work.state.agents[event.agent].policy.value,
+        "outcome": "unsatisfied" if isinstance(chosen, Unsatisfied) else "selected",
+    }
+    work.do(
+        Respond(agent=event.agent, call=event.call, outcome=outcome),
+        Log("permission.answered_by_policy", fields, warning=isinstance(chosen, Unsatisfied)),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ what the harness says
+
+
+def _hear_of_call(work: Step, event: Withdrawn | Delivered | NotDelivered) -> None:
+    request_id = work.state.calls.get(event.call)
+    if request_id is None:
+        return
+    entry = work.state.entries[request_id]
+    match event:
+        case Withdrawn():
+            endings.end(work, entry, Cause.WITHDRAW)
+        case Delivered():
+            endings.deliver(work, entry, Cause.WRITTEN)
+        case NotDelivered():
+            endings.deliver(work, entry, Cause.NOT_WRITTEN)
+
+
+# --------------------------------------------------------------------------------------------------- what the room says
+
+
+def _see_room(work: Step, event: RoomSeen) -> None:
+    room = work.room(event.room)
+    work.put_room(event.room, replace(room, state=event.state, people=event.people))
+    if event.state is not RoomState.JOINED:
+        endings.end_all(work, room.waiting.values(), Cause.NO_WAY)

@@ -1,0 +1,191 @@
+"""The messages of a request in its room: posted, bound to their event ids, posted anew, and how sending them may fail.
+
+Above it: broker. Below it: endings. A request has one current message at a time; an answer counts only for that one. Every
+message has a transaction id that no other event ever has (matrix.md, section 4).
+"""
+
+from dataclasses import replace
+
+from bridge.core import endings
+from bridge.core.endings import Cause
+from bridge.core.events import (
+    Composed,
+    Echoed,
+    Priority,
+    Prompt,
+    PromptLost,
+    Replaced,
+    Seed,
+    Send,
+    SendFailed,
+    StorePosted,
+    StoreRevision,
+    TooLarge,
+    ToolCallChanged,
+    Withhold,
+)
+from bridge.core.model import Essence, EventId, Phase, Request, TransactionId
+from bridge.core.state import Entry, Leaving, Shown, Step, without
+
+SEEDS_AT_MOST = 10  # there are keycaps for ten numbers; each costs one event of the room's rate limit
+
+
+def post(work: Step, entry: Entry) -> Entry:
+    """Queue the message of the current revision, under a transaction id that no other event has."""
+    request = entry.request
+    transaction_id = TransactionId(f"{request.request_id}/{request.revision}/{entry.posts}/prompt")
+    entry = work.put(replace(entry, transaction_id=transaction_id, posts=entry.posts + 1, seeded=0))
+    work.leave(transaction_id, Leaving(request.request_id, request.revision))
+    work.do(
+        Send(
+            room=request.room,
+            message=Prompt(request),
+            priority=Priority.PROMPT,
+            transaction_id=transaction_id,
+            shrink=entry.shrink,
+        )
+    )
+    return entry
+
+
+def note_composed(work: Step, event: Composed) -> None:
+    entry = work.state.entries.get(event.request_id)
+    if entry is not None and entry.request.revision == event.revision:
+        work.put(replace(entry, digest=event.digest, request=replace(entry.request, whole=event.whole)))
+
+
+def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
+    """AC-19: what was shown must stay as it was; if it does not, it is asked anew and only answers after that count."""
+    request = entry.request
+    if request.phase is not Phase.PENDING or not _changed(request.description.essence, event.description.essence):
+        return
+    olds = entry.old_events if request.event_id is None else (*entry.old_events, request.event_id)
+    if entry.transaction_id is not None and request.event_id is None:
+        work.do(Withhold(entry.transaction_id))
+    for number in range(1, entry.seeded + 1):
+        work.do(Withhold(endings.seed_id(entry, number)))
+    request = replace(
+        request,
+        revision=request.revision + 1,
+        description=event.description,
+        event_id=None,
+        placed=False,
+        whole=True,
+    )
+    work.do(StoreRevision(request=request))
+    post(work, replace(entry, request=request, old_events=olds, confirmations=(), shrink=0))
+
+
+def _changed(shown: Essence, now: Essence) -> bool:
+    pairs = (
+        (shown.command, now.command),
+        (shown.paths or None, now.paths or None),
+        (shown.diffs or None, now.diffs or None),
+        (shown.url, now.url),
+    )
+    return any(new is not None and new != old for old, new in pairs)
+
+
+def bind(work: Step, transaction_id: TransactionId, event_id: EventId) -> None:
+    """An event of ours has its id: from the homeserver's answer, or from the timeline if that comes first."""
+    leaving = work.state.leaving.get(transaction_id)
+    if leaving is None:
+        return
+    work.state = replace(work.state, leaving=without(work.state.leaving, transaction_id))
+    entry = work.state.entries.get(leaving.request_id)
+    if entry is None:
+        return
+    work.show(event_id, Shown(leaving.request_id, leaving.revision, leaving.confirmation))
+    if leaving.confirmation:
+        asked = tuple(
+            replace(c, event_id=event_id) if c.transaction_id == transaction_id else c for c in entry.confirmations
+        )
+        work.put(replace(entry, confirmations=asked))
+    elif transaction_id != entry.transaction_id:
+        work.put(replace(entry, old_events=(*entry.old_events, event_id)))
+        if entry.request.event_id is not None:
+            _say_replaced(work, entry.request, event_id)
+    else:
+        _post_bound(work, entry, event_id)
+
+
+def _post_bound(work: Step, entry: Entry, event_id: EventId) -> None:
+    request = replace(entry.request, event_id=event_id)
+    entry = work.put(replace(entry, request=request))
+    work.do(
+        StorePosted(request_id=request.request_id, event_id=event_id, digest=entry.digest, revision=request.revision)
+    )
+    for old in entry.old_events:
+        _say_replaced(work, request, old)
+    if request.phase is Phase.ENDED:
+        endings.close_prompt(work, entry)
+    elif request.phase is Phase.PENDING:
+        _seed(work, entry, event_id)
+
+
+def _seed(work: Step, entry: Entry, event_id: EventId) -> None:
+    request = entry.request
+    count = len(request.options)
+    if not work.state.agents[request.agent].reactions or count > SEEDS_AT_MOST:
+        return
+    entry = work.put(replace(entry, seeded=count))
+    for number in range(1, count + 1):
+        work.do(
+            Send(
+                room=request.room,
+                message=Seed(request.request_id, event_id, number),
+                priority=Priority.SEED,
+                transaction_id=endings.seed_id(entry, number),
+            )
+        )
+
+
+def _say_replaced(work: Step, request: Request, old: EventId) -> None:
+    work.do(
+        Send(
+            room=request.room,
+            message=Replaced(request, old),
+            priority=Priority.EDIT,
+            transaction_id=TransactionId(f"{request.request_id}/replaced/{old}"),
+        )
+    )
+
+
+def place(work: Step, event: Echoed) -> None:
+    """Our own event stands in the timeline: only what follows it there came after it (MX-02)."""
+    if event.transaction_id is not None:
+        bind(work, event.transaction_id, event.event_id)
+    shown = work.state.shown.get(event.event_id)
+    entry = work.state.entries.get(shown.request_id) if shown else None
+    if entry is not None and entry.request.event_id == event.event_id:
+        work.put(replace(entry, request=replace(entry.request, placed=True)))
+
+
+def lose_message(work: Step, event_id: EventId) -> None:
+    """A moderator removed the message of a waiting request: it is posted again once, then its loss is said."""
+    shown = work.state.shown.get(event_id)
+    entry = work.state.entries.get(shown.request_id) if shown else None
+    if entry is None or entry.request.event_id != event_id or entry.request.phase is not Phase.PENDING:
+        return
+    request = entry.request
+    if entry.reposted:
+        work.do(Send(room=request.room, message=PromptLost(request), priority=Priority.NOTICE))
+        return
+    for number in range(1, entry.seeded + 1):
+        work.do(Withhold(endings.seed_id(entry, number)))
+    work.state = replace(work.state, shown=without(work.state.shown, event_id))
+    post(work, replace(entry, reposted=True, request=replace(request, event_id=None, placed=False)))
+
+
+def fail_to_send(work: Step, event: SendFailed | TooLarge) -> None:
+    leaving = work.state.leaving.get(event.transaction_id)
+    entry = work.state.entries.get(leaving.request_id) if leaving else None
+    if leaving is None or entry is None:
+        return
+    work.state = replace(work.state, leaving=without(work.state.leaving, event.transaction_id))
+    if event.transaction_id != entry.transaction_id or entry.request.phase is not Phase.PENDING:
+        return
+    if isinstance(event, TooLarge):
+        post(work, replace(entry, shrink=entry.shrink + 1))
+    else:
+        endings.end(work, replace(entry, transaction_id=None), Cause.NO_WAY)

@@ -1,0 +1,281 @@
+"""What the broker knows: requests, rooms, and which event of a room is which prompt.
+
+Above it: endings, answers, broker. Below it: the model. A `State` is a value: a step makes a new one, and a transaction
+that fails puts the old one back. Nothing here scans what waits: 10,000 waiting requests cost a step no more than ten.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from immutables import Map
+
+from bridge.core.events import Effect, RoomState, Rules, Snapshot
+from bridge.core.model import (
+    Agent,
+    AgentName,
+    CallRef,
+    EventId,
+    Millis,
+    Option,
+    Phase,
+    Request,
+    RequestId,
+    RoomId,
+    SessionId,
+    TransactionId,
+    UserId,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+CLOSED_KEPT = 100  # ended prompts a room remembers: late answerers are told how theirs ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """The question of rule 10: only this person's reply to this event confirms this option."""
+
+    sender: UserId
+    option: Option
+    transaction_id: TransactionId
+    event_id: EventId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A request and what the broker remembers beside it."""
+
+    request: Request
+    transaction_id: TransactionId | None = None  # of the current revision's message; None: never put to people
+    digest: str | None = None
+    shrink: int = 0
+    posts: int = 0  # how many messages were made for it: keeps transaction ids apart
+    reposted: bool = False
+    seeded: int = 0  # how many reaction seeds were queued for the current message
+    old_events: tuple[EventId, ...] = ()
+    strangers: frozenset[UserId] = frozenset()  # who was told that they may not answer
+    late: frozenset[tuple[UserId, int]] = frozenset()  # who was told that they were late, for which revision
+    confirmations: tuple[Confirmation, ...] = ()
+    ticket: int | None = None  # the control-socket caller whose answer decided it
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What an event of ours in a room is: the message of this request's revision, or a confirmation's question."""
+
+    request_id: RequestId
+    revision: int
+    confirmation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What an outgoing event will be once the homeserver has taken it."""
+
+    request_id: RequestId
+    revision: int
+    confirmation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """One room: what waits in it, what closed, and who may still see an old prompt (rule 14)."""
+
+    state: RoomState | None = None  # None: no sync has said yet
+    people: int = 0
+    next_number: int = 1
+    waiting: Map[int, RequestId] = field(default_factory=Map[int, RequestId])
+    offers: Map[tuple[Option, ...], int] = field(default_factory=Map[tuple[Option, ...], int])
+    closed: tuple[RequestId, ...] = ()  # youngest last
+    closed_at: Millis | None = None  # when the youngest closed
+    unseen: frozenset[UserId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One session of a harness."""
+
+    agent: AgentName
+    next_seq: int = 1
+    waiting: Map[RequestId, None] = field(default_factory=Map[RequestId, None])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Everything the broker decides by."""
+
+    rules: Rules
+    agents: Map[AgentName, Agent]
+    persons: Map[RoomId, frozenset[UserId]]  # everybody who may answer something in that room
+    rooms: Map[RoomId, Room]
+    sessions: Map[SessionId, Session] = field(default_factory=Map[SessionId, Session])
+    entries: Map[RequestId, Entry] = field(default_factory=Map[RequestId, Entry])
+    calls: Map[CallRef, RequestId] = field(default_factory=Map[CallRef, RequestId])
+    tool_calls: Map[tuple[SessionId, str], frozenset[RequestId]] = field(
+        default_factory=Map[tuple[SessionId, str], frozenset[RequestId]]
+    )
+    shown: Map[EventId, Shown] = field(default_factory=Map[EventId, Shown])
+    leaving: Map[TransactionId, Leaving] = field(default_factory=Map[TransactionId, Leaving])
+
+
+class Step:
+    """One step under way: the state so far and the effects so far. It lives for one call of `broker.step` only."""
+
+    __slots__ = ("at", "effects", "state")
+
+    def __init__(self, state: State, at: Millis) -> None:
+        self.state = state
+        self.at = at
+        self.effects: list[Effect] = []
+
+    def do(self, *effects: Effect) -> None:
+        """Add effects, in order."""
+        self.effects += effects
+
+    def put(self, entry: Entry) -> Entry:
+        """Remember this request as it is now."""
+        self.state = replace(self.state, entries=self.state.entries.set(entry.request.request_id, entry))
+        return entry
+
+    def put_room(self, room: RoomId, value: Room) -> None:
+        """Remember this room as it is now."""
+        self.state = replace(self.state, rooms=self.state.rooms.set(room, value))
+
+    def put_session(self, session_id: SessionId, value: Session) -> None:
+        """Remember this session as it is now."""
+        self.state = replace(self.state, sessions=self.state.sessions.set(session_id, value))
+
+    def room(self, room: RoomId) -> Room:
+        """What is known of this room."""
+        return self.state.rooms.get(room, Room())
+
+    def show(self, event_id: EventId, shown: Shown) -> None:
+        """Remember what this event of ours is."""
+        self.state = replace(self.state, shown=self.state.shown.set(event_id, shown))
+
+    def leave(self, transaction_id: TransactionId, leaving: Leaving) -> None:
+        """Remember what this outgoing event will be."""
+        self.state = replace(self.state, leaving=self.state.leaving.set(transaction_id, leaving))
+
+    def wait(self, entry: Entry) -> None:
+        """Enter a new request where answers, updates and endings look for it."""
+        request, state = entry.request, self.state
+        session = state.sessions[request.session_id]
+        key = (request.session_id, request.tool_call_id)
+        self.state = replace(
+            state,
+            calls=state.calls.set(request.call, request.request_id),
+            sessions=state.sessions.set(
+                request.session_id, replace(session, waiting=session.waiting.set(request.request_id, None))
+            ),
+            tool_calls=state.tool_calls.set(key, state.tool_calls.get(key, frozenset()) | {request.request_id}),
+        )
+        self.put(entry)
+        if request.number:
+            room = self.room(request.room)
+            self.put_room(
+                request.room,
+                replace(
+                    room,
+                    next_number=max(room.next_number, request.number + 1),
+                    waiting=room.waiting.set(request.number, request.request_id),
+                    offers=room.offers.set(request.options, room.offers.get(request.options, 0) + 1),
+                ),
+            )
+
+    def settle(self, entry: Entry) -> None:
+        """Take a decided request out of what waits; the room remembers it among what closed."""
+        request, state = entry.request, self.state
+        session = state.sessions[request.session_id]
+        key = (request.session_id, request.tool_call_id)
+        others = state.tool_calls.get(key, frozenset()) - {request.request_id}
+        self.state = replace(
+            state,
+            sessions=state.sessions.set(
+                request.session_id, replace(session, waiting=without(session.waiting, request.request_id))
+            ),
+            tool_calls=state.tool_calls.set(key, others) if others else without(state.tool_calls, key),
+        )
+        self.put(entry)
+        room = self.room(request.room)
+        if request.number:
+            count = room.offers.get(request.options, 1) - 1
+            room = replace(
+                room,
+                waiting=without(room.waiting, request.number),
+                offers=room.offers.set(request.options, count) if count else without(room.offers, request.options),
+                closed_at=self.at,
+            )
+        self.put_room(request.room, replace(room, closed=(*room.closed, request.request_id)))
+        self.forget_old(request.room)
+
+    def forget_old(self, room: RoomId) -> None:
+        """Keep no more ended prompts of a room than `CLOSED_KEPT`; those that are not ended yet stay."""
+        value = self.room(room)
+        while len(value.closed) > CLOSED_KEPT:
+            entry = self.state.entries[value.closed[0]]
+            if entry.request.phase is not Phase.ENDED:
+                return
+            self.forget(entry)
+            value = replace(self.room(room), closed=value.closed[1:])
+            self.put_room(room, value)
+
+    def forget(self, entry: Entry) -> None:
+        """Drop an ended request and every event that stood for it."""
+        request, state = entry.request, self.state
+        gone = [*entry.old_events, request.event_id, *(c.event_id for c in entry.confirmations)]
+        shown = state.shown
+        for event_id in gone:
+            if event_id is not None:
+                shown = without(shown, event_id)
+        leaving = state.leaving
+        if entry.transaction_id is not None:
+            leaving = without(leaving, entry.transaction_id)
+        self.state = replace(state, entries=without(state.entries, request.request_id), shown=shown, leaving=leaving)
+
+
+def without(mapping: Map[K, V], key: K) -> Map[K, V]:
+    """The map without this key, which it need not have."""
+    return mapping.delete(key) if key in mapping else mapping
+
+
+def begin(rules: Rules, found: Snapshot) -> State:
+    """The state of a start: the rooms as the ledger left them, nothing waiting yet.
+
+    What the ledger holds open belongs to harnesses that are gone; `broker.recover` ends it.
+    """
+    persons: dict[RoomId, frozenset[UserId]] = {}
+    for agent in rules.agents:
+        if agent.room is not None:
+            persons[agent.room] = persons.get(agent.room, frozenset()) | agent.approvers
+    rooms = {room: Room() for room in persons}
+    for room, number in found.next_numbers.items():
+        rooms[room] = replace(rooms.get(room, Room()), next_number=number)
+    for room, person in found.unseen:
+        old = rooms.get(room, Room())
+        rooms[room] = replace(old, unseen=old.unseen | {person})
+    state = State(
+        rules=rules,
+        agents=Map({agent.name: agent for agent in rules.agents}),
+        persons=Map(persons),
+        rooms=Map(rooms),
+    )
+    step = Step(state, Millis(0))
+    for request in found.closed:
+        _restore(step, request)
+    for session_id, agent in found.sessions:
+        if session_id not in step.state.sessions:
+            step.put_session(session_id, Session(agent=agent))
+    return step.state
+
+
+def _restore(step: Step, request: Request) -> None:
+    step.put(Entry(request=request))
+    if request.session_id not in step.state.sessions:
+        step.put_session(request.session_id, Session(agent=request.agent))
+    if request.event_id is not None:
+        step.show(request.event_id, Shown(request.request_id, request.revision))
+    room = step.room(request.room)
+    closed_at = request.decision.at if request.decision and request.number else room.closed_at
+    step.put_room(request.room, replace(room, closed=(*room.closed, request.request_id), closed_at=closed_at))
