@@ -7,7 +7,7 @@ is what the caller says it is: `at`, in Unix milliseconds.
 
 from dataclasses import replace
 
-from bridge.core import answers, endings, posting
+from bridge.core import answers, endings, posting, receipts
 from bridge.core.endings import Cause
 from bridge.core.events import (
     AgentGone,
@@ -110,7 +110,7 @@ def waiting_of(state: State, agent: AgentName) -> tuple[Request, ...]:
     return tuple(sorted(found, key=lambda request: (request.asked_at, request.session_id, request.request_seq)))
 
 
-def _take(work: Step, event: Event) -> None:
+def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line an event, so that pyright finds a forgotten one
     match event:
         case SessionStarted():
             _open_session(work, event)
@@ -144,7 +144,7 @@ def _take(work: Step, event: Event) -> None:
         case Composed():
             posting.note_composed(work, event)
         case AnsweredLocally():
-            answers.respond(work, event)
+            receipts.respond(work, event)
         case SessionDeleted():
             _delete_session(work, event)
         case DeadlineReached():

@@ -49,6 +49,7 @@ def post(work: Step, entry: Entry) -> Entry:
 
 
 def note_composed(work: Step, event: Composed) -> None:
+    """Remember the digest of the message, and whether it shows people all of the request (rule 10)."""
     entry = work.state.entries.get(event.request_id)
     if entry is not None and entry.request.revision == event.revision:
         work.put(replace(entry, digest=event.digest, request=replace(entry.request, whole=event.whole)))
@@ -178,6 +179,7 @@ def lose_message(work: Step, event_id: EventId) -> None:
 
 
 def fail_to_send(work: Step, event: SendFailed | TooLarge) -> None:
+    """A prompt that is too large is posted shorter; one that can never be posted ends `undeliverable` (rule 4)."""
     leaving = work.state.leaving.get(event.transaction_id)
     entry = work.state.entries.get(leaving.request_id) if leaving else None
     if leaving is None or entry is None:

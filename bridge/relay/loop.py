@@ -1,0 +1,334 @@
+"""Takes every event of the bridge in order: one transaction each, then what it brings about.
+
+Above it: app. Below it: weighing (what an event comes to), and through ports the ledger, the harnesses and the rooms. The
+ledger comes first, then the harness, then the room (design.md, rules 17 and 19). When a transaction fails the core is put back
+as it was, so nothing counts that is not stored. Nothing here decides anything, reads a frame or words a sentence.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import anyio.abc
+import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from bridge.core.errors import AlreadyDecided, LedgerBusy, LedgerError
+from bridge.core.events import (
+    AnsweredLocally,
+    Asked,
+    CancelTurn,
+    CloseSession,
+    DeadlineReached,
+    Event,
+    Log,
+    NotStored,
+    Priority,
+    Receipt,
+    Record,
+    Respond,
+    Rules,
+    SendFailed,
+    Sent,
+    ShuttingDown,
+    StartTurn,
+    StoreDecision,
+    TooLarge,
+    Typing,
+    WakeAt,
+    Withhold,
+)
+from bridge.core.model import Cancelled, EventId, Millis, Phase, Reason, RequestId, SyncToken, TransactionId
+from bridge.core.ports import Agents, Ledger, Outgoing, Rooms
+from bridge.core.state import State
+from bridge.relay.deadlines import Deadlines
+from bridge.relay.tickets import Ticket
+from bridge.relay.weighing import Carried, Weighing, Work
+
+log = structlog.get_logger()
+
+TAKEN_KEPT = 10_000  # room events remembered so that none counts twice; far more than any server sends again
+BUSY_TRIES = 5  # a locked database is tried again this often before its event is put off
+BUSY_PAUSE_S = 0.05  # doubled each time; whoever holds the lock holds it for one transaction
+PUT_OFF_S = 1.0  # an event of a harness that could not be stored is tried again after this
+SUBSCRIBER_HOLDS = 1_000  # records that a slow reader of the history may lag behind before it is cut off
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """What is stored in one transaction."""
+
+    events: tuple[Event, ...]
+    token: SyncToken | None = None
+    ticket: Ticket | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [type(event).__name__ for event in self.events]
+
+
+class Relay:
+    """Takes every event of the bridge, one after the other."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        ledger: Ledger,
+        agents: Agents,
+        rooms: Rooms,
+        clock: Callable[[], Millis],
+        new_token: Callable[[], str],
+    ) -> None:
+        """`clock` gives Unix milliseconds; `new_token` a fresh, unguessable part of a transaction id."""
+        self._ledger, self._agents, self._rooms, self._clock = ledger, agents, rooms, clock
+        self._weighing = Weighing(rules, rooms=rooms, clock=clock, new_token=new_token)
+        self._deadlines = Deadlines(clock=clock, reached=self._reach, is_open=self._is_open)
+        self._queue: deque[_Item] = deque()
+        self._wake = anyio.Event()
+        self._changed = anyio.Event()
+        self._taken: OrderedDict[EventId, None] = OrderedDict()
+        self._unsent: set[TransactionId] = set()
+        self._tickets: dict[int, Ticket] = {}
+        self._subscribers: set[MemoryObjectSendStream[Record]] = set()
+        self._not_stored_told = False
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    # ------------------------------------------------------------------------------------------------------- the loop
+
+    async def load(self) -> SyncToken | None:
+        """Read the ledger, end what the last run left open, and give back the sync token to go on from."""
+        found = await self._ledger.load()
+        self._taken = OrderedDict.fromkeys(found.taken)
+        work = self._weighing.recover(found)
+        self._publish(await self._commit(work, None))
+        self._carry_out(work.carried)
+        return SyncToken(found.sync_token) if found.sync_token else None
+
+    @property
+    def state(self) -> State:
+        """What the broker knows now; `load` comes first."""
+        return self._weighing.state
+
+    def deliver(self, event: Event) -> None:
+        """Take an event of an adapter; never waits."""
+        self._put(_Item((event,)))
+
+    async def take(self, events: Sequence[Event], token: SyncToken) -> None:
+        """Take one sync batch; returns once it is stored together with its token, else raises `LedgerError`."""
+        ticket = Ticket()
+        self._put(_Item(tuple(events), token, ticket))
+        await ticket.wait()
+
+    async def answer(self, event: AnsweredLocally) -> Reason | None:
+        """Take an answer of the control socket: None once the harness has it, else why it does not wait any more."""
+        ticket = self._tickets[event.ticket] = Ticket()
+        self.deliver(event)
+        try:
+            return await ticket.wait()
+        finally:
+            self._tickets.pop(event.ticket, None)
+
+    def _put(self, item: _Item) -> None:
+        self._queue.append(item)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Take events until cancelled."""
+        async with anyio.create_task_group() as self._tasks:
+            self._tasks.start_soon(self._deadlines.watch)
+            while True:
+                while self._queue:
+                    await self._guard(self._queue.popleft())
+                self._note_change()
+                self._wake = anyio.Event()
+                await self._wake.wait()
+
+    async def _guard(self, item: _Item) -> None:
+        """Round one event: whatever goes wrong with it, the next one is taken (style.md, section 3)."""
+        before = self._weighing.mind
+        try:
+            await self._process(item)
+        except LedgerError as error:
+            self._weighing.restore(before)
+            self._put_off(item, error)
+        except Exception as error:
+            self._weighing.restore(before)
+            log.exception("relay.event_failed", events=item.names)
+            self._give_up(item, error)
+
+    async def _process(self, item: _Item) -> None:
+        before = self._weighing.mind
+        work = self._weighing.weigh(item.events, self._taken)
+        try:
+            records = await self._commit(work, item.token)
+        except AlreadyDecided:  # the second lock of rule 17: this decision was made elsewhere, the rest still counts
+            self._weighing.restore(before)
+            log.exception("relay.already_decided", events=item.names)
+            for event in item.events if len(item.events) > 1 else ():
+                await self._process(_Item((event,)))
+            work = Work()
+            records = await self._commit(work, item.token)
+        self._note_stored(item, work)
+        self._publish(records)
+        self._carry_out(work.carried)
+        if item.ticket is not None:
+            item.ticket.finish()
+
+    async def _commit(self, work: Work, token: SyncToken | None) -> list[Record]:
+        if not work.changes and token is None:
+            return []
+        pause = BUSY_PAUSE_S
+        for _ in range(BUSY_TRIES - 1):
+            try:
+                return await self._ledger.commit(work.changes, at=self._clock(), token=token)
+            except LedgerBusy:
+                await anyio.sleep(pause)
+                pause *= 2
+        return await self._ledger.commit(work.changes, at=self._clock(), token=token)
+
+    def _note_stored(self, item: _Item, work: Work) -> None:
+        self._not_stored_told = False
+        self._taken.update(dict.fromkeys(work.taken))
+        while len(self._taken) > TAKEN_KEPT:
+            self._taken.popitem(last=False)
+        for event in item.events:
+            if isinstance(event, Sent | SendFailed | TooLarge):
+                self._unsent.discard(event.transaction_id)
+
+    # ---------------------------------------------------------------------------------------------------- what goes wrong
+
+    def _put_off(self, item: _Item, error: LedgerError) -> None:
+        """Not stored, so it did not happen: a batch is given again by the rooms, a harness's event by us."""
+        log.error("relay.not_stored", reason=type(error).__name__, events=item.names)
+        if item.ticket is not None:
+            self._tell_not_stored(item)
+            item.ticket.finish(error=error)
+            return
+        later = [event for event in item.events if not self._refuse(event, error)]
+        if later and self._tasks is not None:
+            self._tasks.start_soon(self._deliver_later, later)
+
+    async def _deliver_later(self, events: list[Event]) -> None:
+        await anyio.sleep(PUT_OFF_S)
+        for event in events:
+            self.deliver(event)
+
+    def _give_up(self, item: _Item, error: Exception) -> None:
+        """A fault of ours: the event that met it is dropped, the rest of its batch and its token are not."""
+        for event in item.events:
+            self._refuse(event, error)
+        if item.ticket is not None:
+            if len(item.events) > 1:
+                for event in item.events:
+                    self._put(_Item((event,)))
+            self._put(_Item((), item.token, item.ticket))
+
+    def _refuse(self, event: Event, error: Exception) -> bool:
+        """Fail closed: a request that cannot be recorded is not asked, an answer that cannot be stored is not taken."""
+        match event:
+            case Asked():
+                self._agents.respond(event.agent, event.call, Cancelled())
+            case AnsweredLocally():
+                self._hand(Receipt(ticket=event.ticket), failed=error)
+            case _:
+                return False
+        return True
+
+    def _tell_not_stored(self, item: _Item) -> None:
+        """An answer that could not be stored decided nothing; the room is told once until storing works again."""
+        before = self._weighing.mind
+        work = self._weighing.weigh(item.events, self._taken)
+        self._weighing.restore(before)
+        chosen = [c for c in work.changes if isinstance(c, StoreDecision) and c.decision.by is not None]
+        if chosen and not self._not_stored_told:
+            self._not_stored_told = True
+            request = self.state.entries[chosen[0].request_id].request
+            for outgoing, _ in self._weighing.word(NotStored(request), request.room, priority=Priority.NOTICE):
+                self._rooms.send(outgoing)
+
+    # -------------------------------------------------------------------------------------------------------- carrying out
+
+    def _carry_out(self, carried: Iterable[Carried]) -> None:  # noqa: C901 - one line an effect
+        for effect in carried:
+            match effect:
+                case Outgoing():
+                    self._unsent.add(effect.transaction_id)
+                    self._rooms.send(effect)
+                case Respond():
+                    self._agents.respond(effect.agent, effect.call, effect.outcome)
+                case StartTurn():
+                    self._agents.prompt(effect.agent, effect.session_id, effect.text)
+                case CancelTurn():
+                    self._agents.cancel(effect.agent, effect.session_id)
+                case CloseSession():
+                    self._agents.close(effect.agent, effect.session_id)
+                case Withhold():
+                    if self._rooms.withhold(effect.transaction_id):
+                        self.deliver(SendFailed(transaction_id=effect.transaction_id, sentence="It was withheld."))
+                case Typing():
+                    self._rooms.typing(effect.room, on=effect.on)
+                case WakeAt():
+                    self._deadlines.add(effect.at, effect.request_id, open_count=len(self.state.calls))
+                case Receipt():
+                    self._hand(effect)
+                case Log():
+                    (log.warning if effect.warning else log.info)(effect.event, **effect.fields)
+
+    def _hand(self, receipt: Receipt, *, failed: Exception | None = None) -> None:
+        ticket = self._tickets.get(receipt.ticket)
+        if ticket is not None:
+            ticket.finish(reason=receipt.reason, error=failed or receipt.error)
+
+    def _reach(self, request_id: RequestId) -> None:
+        self.deliver(DeadlineReached(request_id=request_id))
+
+    def wake(self) -> None:
+        """Look at the deadlines now; the loop does so by itself, also when the clock has jumped."""
+        self._deadlines.wake()
+
+    # ------------------------------------------------------------------------------------------------ history and the end
+
+    def _publish(self, records: Iterable[Record]) -> None:
+        for record in records:
+            for stream in tuple(self._subscribers):
+                try:
+                    stream.send_nowait(record)
+                except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    self._subscribers.discard(stream)
+                    stream.close()
+
+    @asynccontextmanager
+    async def subscribe(self) -> AsyncGenerator[MemoryObjectReceiveStream[Record]]:
+        """Every history row from here on, as it is stored; a reader that lags too far behind is cut off."""
+        send, receive = anyio.create_memory_object_stream[Record](SUBSCRIBER_HOLDS)
+        self._subscribers.add(send)
+        try:
+            with receive:
+                yield receive
+        finally:
+            self._subscribers.discard(send)
+            send.close()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def end_all(self, limit_s: float) -> None:
+        """End what waits and return once every harness has its outcome, or after `limit_s`."""
+        self.deliver(ShuttingDown())
+        with anyio.move_on_after(limit_s):
+            while self._queue or any(self._is_open(request_id) for request_id in self.state.calls.values()):
+                await self._changed.wait()
+
+    def _is_open(self, request_id: RequestId) -> bool:
+        entry = self.state.entries.get(request_id)
+        return entry is not None and entry.request.phase is not Phase.ENDED
+
+    async def settle(self, limit_s: float) -> None:
+        """Return once nothing is left to send or to store, or after `limit_s`."""
+        with anyio.move_on_after(limit_s):
+            while self._queue or self._unsent:
+                await self._changed.wait()
