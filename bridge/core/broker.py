@@ -116,6 +116,8 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
             _open_session(work, event)
         case Asked():
             _ask(work, event)
+        case StartFailed():
+            pass  # nothing was asked yet; core.turns tells the room
         case ToolCallChanged():
             for request_id in work.state.tool_calls.get((event.session_id, event.tool_call_id), frozenset()):
                 posting.compare(work, work.state.entries[request_id], event)

@@ -46,6 +46,14 @@ class SessionStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartFailed:
+    """The harness could not be started; `sentence` says why, for its room."""
+
+    agent: AgentName
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """`session/request_permission`, its tool call merged with the updates before it (acp.md, section 6).
 
@@ -265,6 +273,7 @@ class ShuttingDown:
 
 Event: TypeAlias = (
     SessionStarted
+    | StartFailed
     | Asked
     | ToolCallChanged
     | Withdrawn

@@ -10,6 +10,7 @@ from immutables import Map
 
 from bridge.core.events import (
     AgentGone,
+    AgentNote,
     CancelSent,
     Conversation,
     Effect,
@@ -28,6 +29,8 @@ from bridge.core.events import (
     Send,
     Sent,
     SessionStarted,
+    ShuttingDown,
+    StartFailed,
     StartTurn,
     TellStatus,
     TurnEnded,
@@ -65,6 +68,7 @@ class Turns:
     leaving: Map[TransactionId, AgentName] = field(default_factory=Map[TransactionId, AgentName])
     words: Map[EventId, AgentName] = field(default_factory=Map[EventId, AgentName])
     words_order: tuple[EventId, ...] = ()
+    closing: bool = False  # the bridge ends: that its harnesses go is no news
 
 
 class _Step:
@@ -100,8 +104,12 @@ def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]
             _hear(work, event)
         case TurnEnded():
             _end_turn(work, event)
+        case StartFailed():
+            _note(work, event)
         case AgentGone():
             _lose_agent(work, event)
+        case ShuttingDown():
+            work.state = replace(state, closing=True)
         case _:
             pass
     return work.state, work.effects
@@ -191,7 +199,14 @@ def _lose_agent(work: _Step, event: AgentGone) -> None:
     work.put(event.agent, Talk(spoken=work.state.talks[event.agent].spoken))
     if agent.room is not None:
         work.effects.append(Typing(room=agent.room, on=False))
-        work.tell(agent.room, Gone(event.agent, event.exit_code))
+        if not work.state.closing:
+            work.tell(agent.room, Gone(event.agent, event.exit_code))
+
+
+def _note(work: _Step, event: StartFailed) -> None:
+    room = work.state.agents[event.agent].room
+    if room is not None:
+        work.tell(room, AgentNote(event.agent, event.sentence))
 
 
 def _bind(work: _Step, event: Sent) -> None:

@@ -7,6 +7,7 @@ import pytest
 from bridge.core import turns
 from bridge.core.events import (
     AgentGone,
+    AgentNote,
     CancelSent,
     Conversation,
     Echoed,
@@ -25,6 +26,8 @@ from bridge.core.events import (
     Send,
     Sent,
     SessionStarted,
+    ShuttingDown,
+    StartFailed,
     StartTurn,
     TellStatus,
     TurnEnded,
@@ -160,6 +163,20 @@ def test_an_agent_that_goes_ends_its_turn_and_forgets_its_queue() -> None:
     assert Typing(room=ROOM, on=False) in talk.effects
     talk.say("three")
     assert talk.told == [NoAgent(CLAUDE, EventId("$e3"))]
+
+
+def test_when_the_bridge_ends_it_is_no_news_that_its_harnesses_go() -> None:
+    talk = Talkers()
+    talk.step(ShuttingDown())
+    talk.step(AgentGone(agent=CLAUDE, session_id=SESSION, exit_code=0))
+    assert talk.told == []
+
+
+def test_a_harness_that_could_not_be_started_is_said_in_its_room() -> None:
+    talk = Talkers(agent(), agent(name=CODEX, room=None), started=False)
+    talk.step(StartFailed(agent=CLAUDE, sentence="It was not found."))
+    assert talk.told == [AgentNote(CLAUDE, "It was not found.")]
+    assert talk.step(StartFailed(agent=CODEX, sentence="It was not found.")) == []
 
 
 def test_an_agent_without_a_room_goes_and_ends_turns_in_silence() -> None:
