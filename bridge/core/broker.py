@@ -38,6 +38,7 @@ from bridge.core.events import (
     SessionStarted,
     ShuttingDown,
     Snapshot,
+    StartFailed,
     StoreAsked,
     StoreSession,
     StoreSessionEnd,
