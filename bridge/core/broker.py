@@ -155,8 +155,8 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
             if entry is not None and entry.request.phase is Phase.PENDING and work.at >= entry.request.expires_at:
                 endings.run_out(work, entry)
         case ShuttingDown():
-            for session_id in work.state.sessions:
-                endings.end_all(work, _waiting_in(work, session_id), Cause.SHUTDOWN)
+            waiting = [r for session in work.state.sessions.values() for r in session.waiting]
+            endings.end_all(work, waiting, Cause.SHUTDOWN)
 
 
 # ------------------------------------------------------------------------------------------------------------ sessions
@@ -195,10 +195,9 @@ def _delete_session(work: Step, event: SessionDeleted) -> None:
 def _lose_agent(work: Step, event: AgentGone) -> None:
     if event.session_id is None:
         return
-    for call, request_id in tuple(work.state.calls.items()):
-        entry = work.state.entries[request_id]
-        if entry.request.session_id == event.session_id and work.state.calls.get(call) == request_id:
-            endings.end(work, entry, Cause.GONE)
+    entries = (work.state.entries[request_id] for request_id in work.state.calls.values())
+    mine = [entry.request.request_id for entry in entries if entry.request.session_id == event.session_id]
+    endings.end_all(work, mine, Cause.GONE)
     work.do(StoreSessionEnd(session_id=event.session_id, reason="agent_gone"))
 
 

@@ -107,9 +107,10 @@ def end(step: Step, entry: Entry, cause: Cause, *, by: str | None = None) -> Non
 
 
 def end_all(step: Step, requests: Iterable[RequestId], cause: Cause, *, by: str | None = None) -> None:
-    """End each of these that still waits."""
-    for request_id in tuple(requests):
-        end(step, step.state.entries[request_id], cause, by=by)
+    """End each of these that still waits, in the order in which they were asked."""
+    entries = [step.state.entries[request_id] for request_id in requests]
+    for entry in sorted(entries, key=lambda entry: entry.request.call):
+        end(step, entry, cause, by=by)
 
 
 def run_out(step: Step, entry: Entry) -> None:

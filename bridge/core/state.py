@@ -1,9 +1,10 @@
 """What the broker knows: requests, rooms, and which event of a room is which prompt.
 
 Above it: endings, answers, broker. Below it: the model. A `State` is a value: a step makes a new one, and a transaction
-that fails puts the old one back. Nothing here scans what waits: 10,000 waiting requests cost a step no more than ten.
+that fails puts the old one back (a `Map` keeps no order, so what needs one sorts). Nothing here scans what waits: 10,000 waiting requests cost a step no more than ten.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -106,7 +107,7 @@ class State:
     """Everything the broker decides by."""
 
     rules: Rules
-    agents: Map[AgentName, Agent]
+    agents: Mapping[AgentName, Agent]
     persons: Map[RoomId, frozenset[UserId]]  # everybody who may answer something in that room
     rooms: Map[RoomId, Room]
     sessions: Map[SessionId, Session] = field(default_factory=Map[SessionId, Session])
@@ -257,7 +258,7 @@ def begin(rules: Rules, found: Snapshot) -> State:
         rooms[room] = replace(old, unseen=old.unseen | {person})
     state = State(
         rules=rules,
-        agents=Map({agent.name: agent for agent in rules.agents}),
+        agents={agent.name: agent for agent in rules.agents},
         persons=Map(persons),
         rooms=Map(rooms),
     )

@@ -4,6 +4,7 @@ Above it: relay. Below it: replies (commands, names in front). It knows nothing 
 get here before `core.answers` has said that they are none.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from immutables import Map
@@ -62,7 +63,7 @@ class Talk:
 class Turns:
     """Everything the conversation is decided by."""
 
-    agents: Map[AgentName, Agent]
+    agents: Mapping[AgentName, Agent]
     talks: Map[AgentName, Talk]
     people: Map[RoomId, int] = field(default_factory=Map[RoomId, int])
     leaving: Map[TransactionId, AgentName] = field(default_factory=Map[TransactionId, AgentName])
@@ -87,7 +88,7 @@ class _Step:
 
 def begin(agents: tuple[Agent, ...]) -> Turns:
     """No session yet, nobody has spoken."""
-    return Turns(agents=Map({a.name: a for a in agents}), talks=Map({a.name: Talk() for a in agents}))
+    return Turns(agents={a.name: a for a in agents}, talks=Map({a.name: Talk() for a in agents}))
 
 
 def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]]:
