@@ -87,7 +87,7 @@ def test_so_does_it_for_the_last_option(text: str) -> None:
 
 NAMES_NONE = (
     "0|00|5|007|01|-1|+1|1.0|1,2|1 2|٢|१|🔟|1\u202e2|1..|(1|1:|3: not in this folder|@carol:hs 1|yes|y|ok|sure|go ahead|"
-    "do it|allow|allow on|one|first|1 please|option 1|* 1|/1|#1|#12|#13 1|Allow once!|👍|✅|❌|| |\u200b|1. Reject|"
+    "do it|allow|allow on|one|first|1 please|option 1|* 1|/1|#1|#12|#13 1|Allow once!|Allow once…|👍|✅|❌|| |\u200b|1. Reject|"
     '2. Allow once|01. Allow once|1. Allow once [reject_once]|1 Allow once|**1**|once|Allow once [allow_once]|""|.'
 )
 
@@ -325,6 +325,7 @@ def test_what_is_no_mention_of_the_bot_stays_as_it_was(text: str) -> None:
 def test_a_display_name_may_be_missing_or_look_like_anything() -> None:
     assert without_mention(" : 1", ("@bot:hs", "", "\u200b")) == (" : 1", False)
     assert without_mention("Bridge 2: 1", ("@bot:hs", "Bridge 2")) == ("1", True)
+    assert without_mention("@Bridge 1", ("@bot:hs", "@Bridge")) == ("1", True)
     assert without_mention("Allow once", ("@bot:hs", "Allow")) == ("Allow once", False)
     assert without_mention("@carol:hs 1", ("@bot:hs", "Carol")) == ("@carol:hs 1", False)
 
