@@ -17,6 +17,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from bridge.core.errors import AlreadyDecided, LedgerBusy, LedgerError
 from bridge.core.events import (
+    AgentStatus,
     AnsweredLocally,
     Asked,
     CancelTurn,
@@ -111,6 +112,10 @@ class Relay:
     def state(self) -> State:
         """What the broker knows now; `load` comes first."""
         return self._weighing.state
+
+    def status(self) -> tuple[AgentStatus, ...]:
+        """How each agent is."""
+        return self._weighing.describe()
 
     def deliver(self, event: Event) -> None:
         """Take an event of an adapter; never waits."""

@@ -136,7 +136,9 @@ class Weighing:
                 case EndTurn():
                     self._step(TurnCancelled(session_id=effect.session_id, by=effect.by), work)
                 case TellStatus():
-                    status = Send(room=effect.room, message=self._describe(effect.room), priority=Priority.NOTICE)
+                    status = Send(
+                        room=effect.room, message=Status(self.describe(effect.room)), priority=Priority.NOTICE
+                    )
                     self._prepare(status, work)
                 case Respond() | StartTurn() | CancelTurn() | CloseSession() | Withhold() | Typing():
                     work.carried.append(effect)
@@ -200,22 +202,21 @@ class Weighing:
             for part, envelope in enumerate(self._rooms.compose(message, room, shrink=shrink))
         ]
 
-    def _describe(self, room: RoomId) -> Status:
-        lines: list[AgentStatus] = []
-        for agent in self._rules.agents:
-            if agent.room == room:
-                talk = self._turns.talks[agent.name]
-                waiting = broker.waiting_of(self.state, agent.name)
-                lines.append(
-                    AgentStatus(
-                        agent=agent.name,
-                        session_id=talk.session_id,
-                        turn_running=talk.running,
-                        queued=len(talk.queue),
-                        waiting=tuple((request.number, request.description.title) for request in waiting),
-                    )
-                )
-        return Status(tuple(lines))
+    def describe(self, room: RoomId | None = None) -> tuple[AgentStatus, ...]:
+        """How each agent is, of this room or of all."""
+        return tuple(
+            AgentStatus(
+                agent=agent.name,
+                session_id=self._turns.talks[agent.name].session_id,
+                turn_running=self._turns.talks[agent.name].running,
+                queued=len(self._turns.talks[agent.name].queue),
+                waiting=tuple(
+                    (request.number, request.description.title) for request in broker.waiting_of(self.state, agent.name)
+                ),
+            )
+            for agent in self._rules.agents
+            if room is None or agent.room == room
+        )
 
 
 def _restore(stored: StoreOutgoing) -> Outgoing:

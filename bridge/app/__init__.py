@@ -1,0 +1,50 @@
+"""Where the parts meet: the only place that knows them all (design.md, section 3).
+
+Above it: cli. Below it: everything else. The parts get plain values from here, never the config.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from bridge.app.accounts import log_in_here
+from bridge.app.inspection import inspect
+from bridge.app.service import serve
+from bridge.config import Config
+from bridge.core.errors import BridgeError
+from bridge.ops.login import Wish
+
+__all__ = ["check", "login", "run"]
+
+
+T = TypeVar("T")
+
+
+def run(config: Config) -> int:
+    """Serve every agent of the config until SIGTERM or SIGINT; returns the exit code (interface.md, Commands)."""
+    return _run(serve, config)
+
+
+def check(config: Config) -> int:
+    """Try each thing that `run` needs, and say a line each."""
+    return _run(inspect, config)
+
+
+def login(wish: Wish) -> int:
+    """Open the bridge's account, keep its token, and print the config to paste."""
+    return _run(log_in_here, wish)
+
+
+def _run(work: Callable[[T], Awaitable[int]], given: T) -> int:
+    """A task group wraps what went wrong; people are told the one sentence inside."""
+    try:
+        return anyio.run(work, given)
+    except BaseExceptionGroup as group:
+        found, others = group.split(BridgeError)
+        if found is None or others is not None:
+            raise
+        inner: BaseException = found
+        while isinstance(inner, BaseExceptionGroup):
+            inner = inner.exceptions[0]
+        raise inner from None

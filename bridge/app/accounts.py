@@ -1,0 +1,75 @@
+"""The homeserver as `ops.login` asks for it: whose token this is, and a new one for a password.
+
+Above it: service and inspection. Below it: matrix.client, ops.login.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from bridge.config import Config, read_secrets
+from bridge.core.errors import ConfigError
+from bridge.core.model import UserId
+from bridge.matrix.client import Client
+from bridge.ops.login import Account, Console, LoggedIn, Wish, log_in, sign_in
+
+DEVICE_PREFIX = "ACPBRIDGE"  # what people see in their list of sessions; the rest is the homeserver's choice
+
+
+class HomeserverAccounts:
+    """Asks one homeserver about accounts, without a token of its own."""
+
+    def __init__(self, homeserver: str) -> None:
+        self._homeserver = homeserver
+
+    async def whoami(self, access_token: str) -> Account:
+        """Whose token this is. Raises `CredentialsRefused` when it is nobody's."""
+        client = Client(self._homeserver, access_token=access_token)
+        try:
+            user_id, device_id = await client.whoami()
+        finally:
+            await client.close()
+        return Account(user_id=user_id, device_id=device_id)
+
+    async def log_in(self, user_id: UserId, password: str, device_id: str | None) -> LoggedIn:
+        """A new token, for this device or for a new one."""
+        client = Client(self._homeserver)
+        try:
+            login = await client.login_password(user_id, password, device_id)
+        finally:
+            await client.close()
+        return LoggedIn(user_id=login.user_id, device_id=login.device_id, access_token=login.access_token)
+
+
+@asynccontextmanager
+async def connect(homeserver: str) -> AsyncGenerator[HomeserverAccounts]:
+    """The accounts of this homeserver; a bare server name is reached over https."""
+    yield HomeserverAccounts(address_of(homeserver))
+
+
+def address_of(homeserver: str) -> str:
+    """The address to call: as it is written, or https for a bare name."""
+    return homeserver if homeserver.startswith(("http://", "https://")) else f"https://{homeserver}"
+
+
+async def log_in_here(wish: Wish) -> int:
+    """The `login` command."""
+    await log_in(wish, connect, Console())
+    return 0
+
+
+async def open_account(config: Config) -> LoggedIn:
+    """The account that `run` speaks as: the token of the config, the kept one, or a login with the password."""
+    secrets = read_secrets(config)
+
+    def password() -> str:
+        if secrets.password is None:
+            raise ConfigError("There is no token that works and no password: run `acp-matrix-bridge login`.")
+        return secrets.password.get_secret_value()
+
+    return await sign_in(
+        HomeserverAccounts(address_of(config.matrix.homeserver)),
+        user_id=UserId(config.matrix.user_id),
+        token_file=config.saved_token_file,
+        access_token=secrets.access_token.get_secret_value() if secrets.access_token else None,
+        ask_password=password,
+    )

@@ -1,0 +1,104 @@
+"""The running bridge as the control socket sees it: it implements `ops.control.ControlTarget`.
+
+Above it: service. Below it: the relay and the ledger. It words nothing and decides nothing: an answer given here runs through the
+same rules and the same race as one given in the room.
+"""
+
+import itertools
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+
+from anyio.abc import ObjectReceiveStream
+
+from bridge.core.broker import waiting_of
+from bridge.core.errors import SessionNotFound
+from bridge.core.events import AnsweredLocally, Record, SessionDeleted
+from bridge.core.model import AgentName, JsonObject, JsonValue, Millis, Reason, Request, RequestId, SessionId
+from bridge.core.ports import Ledger
+from bridge.relay import Relay
+
+
+class Desk:
+    """What `run` offers on this machine. `harness_uids` tells which users harnesses run as, at this moment."""
+
+    def __init__(
+        self, relay: Relay, ledger: Ledger, *, agents: tuple[AgentName, ...], harness_uids: Callable[[], frozenset[int]]
+    ) -> None:
+        self._relay, self._ledger, self._agents, self._harness_uids = relay, ledger, agents, harness_uids
+        self._tickets = itertools.count(1)
+
+    async def respond(
+        self,
+        *,
+        session_id: SessionId,
+        request_id: RequestId,
+        option_id: str,
+        by: str,
+        uid: int,
+        revision: int | None,
+    ) -> Reason | None:
+        """Answer for this machine's user: None once the harness has it, else why the request does not wait."""
+        return await self._relay.answer(
+            AnsweredLocally(
+                ticket=next(self._tickets),
+                session_id=session_id,
+                request_id=request_id,
+                option_id=option_id,
+                by=by,
+                trusted=uid not in self._harness_uids(),
+                revision=revision,
+            )
+        )
+
+    def list_pending(self) -> list[JsonObject]:
+        """What waits, agent by agent, oldest first."""
+        state = self._relay.state
+        return [_show(request) for agent in self._agents for request in waiting_of(state, agent)]
+
+    async def read_history(self, after: dict[SessionId, int] | None, session_id: SessionId | None) -> list[Record]:
+        """The records of one session or of all."""
+        return await self._ledger.history(after, session_id=session_id)
+
+    def subscribe(self) -> AbstractAsyncContextManager[ObjectReceiveStream[Record]]:
+        """Every record that is stored from now on."""
+        return self._relay.subscribe()
+
+    def status(self) -> JsonObject:
+        """What each agent does and how many of its requests wait."""
+        agents: list[JsonValue] = [
+            {
+                "agent": line.agent,
+                "session_id": line.session_id,
+                "turn_running": line.turn_running,
+                "queued": line.queued,
+                "pending": len(line.waiting),
+            }
+            for line in self._relay.status()
+        ]
+        return {"agents": agents}
+
+    async def delete_session(self, session_id: SessionId) -> None:
+        """End a session: what waits in it is answered `cancelled`."""
+        if session_id not in self._relay.state.sessions:
+            raise SessionNotFound("There is no such session.")
+        self._relay.deliver(SessionDeleted(session_id=session_id))
+
+
+def _show(request: Request) -> JsonObject:
+    return {
+        "request_id": request.request_id,
+        "session_id": request.session_id,
+        "agent": request.agent,
+        "number": request.number,
+        "title": request.description.title,
+        "options": [{"optionId": o.option_id, "name": o.line} for o in request.options],
+        "room_id": request.room,
+        "event_id": request.event_id,
+        "asked_at": write_instant(request.asked_at),
+    }
+
+
+def write_instant(at: Millis) -> str:
+    """RFC 3339 in UTC with milliseconds, as the history writes it."""
+    return datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
