@@ -30,6 +30,7 @@ from bridge.core.model import JsonObject
 from bridge.demo import agent
 from bridge.demo.homeserver import Account, Homeserver, call
 
+SERVICE = (sys.executable, "-m", "bridge")
 FIRST_MESSAGE = "Please run the tests."
 SYNC_WAIT_MS = 500
 """One look at the room; also how long a Ctrl-C may go unheard."""
@@ -200,13 +201,13 @@ class Play:
                 raise DemoFailed("The agent did not hear that its turn was cancelled.")
         self._wait(lambda: self._is_over(prompt), LAST_WORDS_TIMEOUT_S)
         for text in left:
-            self._show(f"        (not sent, nothing waits any more: {_printable(text)})")
+            self.show(f"        (not sent, nothing waits any more: {_printable(text)})")
         return self.outcomes()[0], decided
 
     def talk(self, terminal: "Terminal") -> None:
         """Let the terminal talk with the room until its end."""
         account = self.person.account
-        self._show(
+        self.show(
             f"""
   homeserver  {self._homeserver.base_url}
   user        {account.user_id}
@@ -254,7 +255,7 @@ with a number or the option's name. !help lists more; Ctrl-D or Ctrl-C ends.
         for seen in self.person.look(self.room):
             self._seen.append(seen)
             if echo or not seen.own_device:
-                self._show(seen.line())
+                self.show(seen.line())
 
     def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
         """Look at the room until something is reached; False when it is not in time."""
@@ -265,7 +266,8 @@ with a number or the option's name. !help lists more; Ctrl-D or Ctrl-C ends.
             self._look()
         return True
 
-    def _show(self, text: str) -> None:
+    def show(self, text: str) -> None:
+        """Put text on the person's screen."""
         print(text, file=self._screen, flush=True)
 
     def _check_stop(self) -> None:
@@ -305,7 +307,7 @@ approvers = {_toml([self.person.account.user_id])}
     def _start_bridge(self, config: Path) -> None:
         with (self._folder / "bridge.log").open("wb") as log:
             self._bridge = subprocess.Popen(  # noqa: S603 - our own interpreter, arguments of our own
-                [sys.executable, "-m", "bridge", "run", "--config", str(config)],
+                [*SERVICE, "run", "--config", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
