@@ -171,10 +171,13 @@ def test_a_signal_at_any_moment_leaves_no_process_and_no_folder(
         start_new_session=True,
     ) as demo:
         assert demo.stdout is not None
-        assert any(moment in line for line in demo.stdout)
-        demo.send_signal(number)
-        demo.send_signal(number)  # impatience must not cut the cleaning up short
-        demo.communicate(timeout=DEMO_TIMEOUT_S)
+        try:
+            assert any(moment in line for line in demo.stdout)
+            demo.send_signal(number)
+            demo.send_signal(number)  # impatience must not cut the cleaning up short
+            demo.communicate(timeout=DEMO_TIMEOUT_S)
+        finally:
+            demo.kill()
     os.close(keyboard)
     os.close(terminal)
     assert (demo.returncode, find_processes(tmp_path), list(tmp_path.iterdir())) == (0, [], [])
