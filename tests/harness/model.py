@@ -5,6 +5,7 @@ four languages that they speak to a model (OpenAI's chat completions and respons
 generateContent), plain or streamed as the request wants, and reads from the conversation alone what comes next.
 """
 
+import itertools
 import json
 import threading
 from collections.abc import Generator, Iterator
@@ -21,6 +22,7 @@ OTHERWISE = "There is nothing more to do."
 """What the model says to all other words."""
 
 Json = dict[str, Any]
+_NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class Conversation:
         if TRIGGER not in self.words or not self.has_tools:  # a request without tools is for a title or a summary
             return OTHERWISE
         return AFTER_THE_CALL if self.called else call
+
+
+def new_id(prefix: str) -> str:
+    """Never the same twice: Claude Code takes messages with one id for one message."""
+    return f"{prefix}{next(_NUMBERS)}"
 
 
 def text_of(content: Any) -> str:  # noqa: ANN401 - JSON from the wire
@@ -77,13 +84,13 @@ class Chat:
         return follow(steps(), has_tools=bool(body.get("tools")))
 
     def write(self, step: ToolCall | str) -> tuple[Json, list[Json]]:
-        head = {"id": "chat-1", "created": 0, "model": MODEL}
+        head = {"id": new_id("chat-"), "created": 0, "model": MODEL}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         if isinstance(step, str):
             message, reason = {"content": step}, "stop"
         else:
             function = {"name": step.name, "arguments": json.dumps(step.arguments)}
-            call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+            call = {"index": 0, "id": new_id("call_"), "type": "function", "function": function}
             message, reason = {"tool_calls": [call]}, "tool_calls"
         choice = {"index": 0, "message": {"role": "assistant", "content": None} | message, "finish_reason": reason}
         chunk: Json = head | {"object": "chat.completion.chunk"}
@@ -116,14 +123,20 @@ class Responses:
         events: list[Json] = []
         if isinstance(step, str):
             part: Json = {"type": "output_text", "text": step, "annotations": []}
-            item: Json = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+            item: Json = {"type": "message", "id": new_id("msg_"), "role": "assistant", "status": "completed"}
             item["content"] = [part]
-            at = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+            at = {"item_id": item["id"], "output_index": 0, "content_index": 0}
             events.append({"type": "response.output_text.delta", **at, "delta": step})
         else:
-            item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "status": "completed"}
+            item = {"type": "function_call", "id": new_id("fc_"), "call_id": new_id("call_"), "status": "completed"}
             item |= {"name": step.name, "arguments": json.dumps(step.arguments)}
-        response: Json = {"id": "resp_1", "object": "response", "model": MODEL, "status": "completed", "output": [item]}
+        response: Json = {
+            "id": new_id("resp_"),
+            "object": "response",
+            "model": MODEL,
+            "status": "completed",
+            "output": [item],
+        }
         response["usage"] = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
         return response, [
             {"type": "response.created", "response": response | {"status": "in_progress", "output": []}},
@@ -156,11 +169,11 @@ class Messages:
             reason = "end_turn"
             delta = {"type": "text_delta", "text": step}
         else:
-            block = {"type": "tool_use", "id": "toolu_1", "name": step.name, "input": step.arguments}
+            block = {"type": "tool_use", "id": new_id("toolu_"), "name": step.name, "input": step.arguments}
             empty, reason = cast("Json", block | {"input": {}}), "tool_use"
             delta = {"type": "input_json_delta", "partial_json": json.dumps(step.arguments)}
         usage = {"input_tokens": 1, "output_tokens": 1}
-        message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": MODEL, "usage": usage}
+        message: Json = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": MODEL, "usage": usage}
         ending = {"stop_reason": reason, "stop_sequence": None}
         start: Json = message | {"content": [], "stop_reason": None, "stop_sequence": None}
         return message | ending | {"content": [block]}, [
