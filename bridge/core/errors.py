@@ -102,6 +102,10 @@ class AlreadyDecided(LedgerError):
     """The conditional update met a request that has its decision already (design.md, rule 17)."""
 
 
+class DemoFailed(BridgeError):
+    """Something that the demo starts on this machine did not start, or ended by itself."""
+
+
 class AnswerRefused(BridgeError):
     """An answer over the control socket that counts for nothing and consumes nothing; `code` is its `data.code`."""
 

@@ -1,0 +1,396 @@
+"""The demo: a homeserver, the bridge, an agent that asks, and this terminal as the Matrix client of the person asked.
+
+Above it: cli. Below it: `homeserver`, `agent` (as a program), and the bridge itself, started as anybody would start it:
+`python -m bridge run --config FILE`. It refuses to know how the bridge works: it sees the room and nothing else.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, TextIO, cast
+from urllib.parse import quote
+
+from bridge.core.errors import DemoFailed
+from bridge.core.model import JsonObject
+from bridge.demo import agent
+from bridge.demo.homeserver import Account, Homeserver, call
+
+SERVICE = (sys.executable, "-m", "bridge")
+FIRST_MESSAGE = "Please run the tests."
+SYNC_WAIT_MS = 500
+"""One look at the room; also how long a Ctrl-C may go unheard."""
+JOIN_TIMEOUT_S = 60.0
+PROMPT_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 20.0
+"""From an answer to the agent, or to the bridge's word that it was none: a second here, more on a loaded machine."""
+SILENCE_S = 5.0
+"""An answer that is empty gets no word at all: after this it has decided nothing."""
+LAST_WORDS_TIMEOUT_S = 10.0
+"""For the edit of the prompt and the agent's last message; the transcript is shown without them when they stay away."""
+STOP_TIMEOUT_S = 15.0
+"""The bridge ends its turn, its agent and its files in this time; then it is killed with all that it started."""
+LOG_TAIL_LINES = 3
+READ_BYTES = 4096
+
+
+class Interrupted(Exception):
+    """Ctrl-C, SIGTERM or the terminal's end, noticed at a place where stopping is clean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """An event as the person sees it: who, what, and what it is about (the edited or reacted-to event, or empty)."""
+
+    event_id: str
+    sender: str
+    kind: Literal["message", "edit", "reaction"]
+    text: str
+    about: str
+    own_device: bool
+
+    def line(self) -> str:
+        """One or more lines of the transcript."""
+        who = self.sender.removeprefix("@").partition(":")[0]
+        mark = {"message": "", "edit": "(edits) ", "reaction": "(reacts) "}[self.kind]
+        first, *rest = _printable(self.text).splitlines() or [""]
+        return "\n".join([f"{who:>7} | {mark}{first}", *(f"{'':>7} | {line}" for line in rest)])
+
+
+class Person:
+    """The person's Matrix client: plain HTTP, no state but the place up to which the room has been seen."""
+
+    def __init__(self, base_url: str, account: Account) -> None:
+        self.account = account
+        self._base_url = base_url
+        self._since = ""
+        self._sent = 0
+
+    def create_room(self, guest: str) -> str:
+        """A private, unencrypted room with the guest invited; returns its id."""
+        wanted = {"preset": "private_chat", "name": "acp-matrix-bridge demo", "invite": [guest]}
+        return str(self._call("POST", "/createRoom", wanted)["room_id"])
+
+    def say(self, room: str, text: str, *, reply_to: str = "") -> str:
+        """A text message, as a reply when asked; returns its event id."""
+        content: dict[str, Any] = {"msgtype": "m.text", "body": text, "m.mentions": {}}
+        if reply_to:
+            content["m.relates_to"] = {"m.in_reply_to": {"event_id": reply_to}}
+        self._sent += 1
+        path = f"/rooms/{quote(room)}/send/m.room.message/{os.getpid()}-{self._sent}"
+        return str(self._call("PUT", path, content)["event_id"])
+
+    def has_joined(self, room: str, user: str) -> bool:
+        """Whether the other has joined."""
+        return user in cast("JsonObject", self._call("GET", f"/rooms/{quote(room)}/joined_members")["joined"])
+
+    def look(self, room: str) -> list[Seen]:
+        """What is new in the room; waits for it a moment."""
+        wait = f"/sync?timeout={SYNC_WAIT_MS if self._since else 0}"
+        batch: Any = self._call("GET", wait + (f"&since={quote(self._since)}" if self._since else ""))
+        self._since = batch["next_batch"]
+        joined = batch.get("rooms", {}).get("join", {}).get(room, {})
+        events: list[Any] = joined.get("timeline", {}).get("events", [])
+        return [seen for event in events if (seen := _read_event(event)) is not None]
+
+    def _call(self, method: str, path: str, body: object = None) -> JsonObject:
+        try:
+            answer = call(self._base_url, method, f"/_matrix/client/v3{path}", body, token=self.account.access_token)
+        except (OSError, HTTPException) as error:
+            raise DemoFailed("The demo's homeserver does not answer any more.") from error
+        if answer.status != HTTPStatus.OK:
+            raise DemoFailed(f"The demo's homeserver refused {method} {path} with status {answer.status}.")
+        return answer.body
+
+
+def _read_event(event: Any) -> Seen | None:  # noqa: ANN401 - JSON from the wire
+    content: Any = event.get("content", {})
+    relation: Any = content.get("m.relates_to", {})
+    match event["type"]:
+        case "m.reaction":
+            kind, text = "reaction", relation.get("key", "")
+        case "m.room.message" if relation.get("rel_type") == "m.replace":
+            kind, text = "edit", content.get("m.new_content", {}).get("body", "")
+        case "m.room.message" if "body" in content:
+            kind, text = "message", content["body"]
+        case _:
+            return None
+    return Seen(
+        event_id=event["event_id"],
+        sender=event["sender"],
+        kind=kind,
+        text=str(text),
+        about=relation.get("event_id", ""),
+        own_device="transaction_id" in event.get("unsigned", {}),
+    )
+
+
+def _printable(text: str) -> str:
+    """Text of others for a terminal: what would steer it is shown as an escape."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
+class Play:
+    """One run of the demo: who takes part, and what has happened so far."""
+
+    def __init__(self, folder: Path, screen: TextIO, stop: threading.Event) -> None:
+        self._folder = folder
+        self._screen = screen
+        self._stop = stop
+        self._homeserver = Homeserver(folder / "homeserver")
+        self._outcomes = folder / "outcomes.jsonl"
+        self._bridge: subprocess.Popen[bytes] | None = None
+        self._seen: list[Seen] = []
+        self.person: Person
+        self.room: str
+        self.bot: str
+
+    @contextlib.contextmanager
+    def stage(self) -> Generator[None]:
+        """Everything started and in the room; everything ended again on the way out, whatever happens inside."""
+        try:
+            progress("starting the homeserver (a few seconds) …")
+            self._homeserver.start(self._check_stop)
+            bot = self._homeserver.register("bridge")
+            self.bot = bot.user_id
+            self.person = Person(self._homeserver.base_url, self._homeserver.register("you"))
+            self.room = self.person.create_room(self.bot)
+            progress("starting the bridge and its agent …")
+            self._start_bridge(self._write_config(bot))
+            if not self._wait(lambda: self.person.has_joined(self.room, self.bot), JOIN_TIMEOUT_S):
+                raise DemoFailed(f"The bridge did not join the room: {self._bridge_last_words()}")
+            yield
+        finally:
+            progress("stopping …")
+            self._stop_bridge()
+            self._homeserver.stop()
+
+    def outcomes(self) -> list[str]:
+        """What the agent has received, one JSON object each."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._outcomes.read_text(encoding="utf-8").splitlines()
+        return []
+
+    def answer(self, answers: Sequence[str]) -> tuple[str, bool]:
+        """Play one turn with these answers; returns the outcome that the agent received, and whether one decided."""
+        self.person.say(self.room, FIRST_MESSAGE)
+        if not self._wait(lambda: self._prompt() is not None, PROMPT_TIMEOUT_S):
+            raise DemoFailed(f"No prompt came into the room: {self._bridge_last_words()}")
+        prompt = cast("Seen", self._prompt())
+        left = list(answers)
+        while left and not self.outcomes():
+            self._try(left.pop(0), prompt)
+        decided = bool(self.outcomes())
+        if not decided:
+            self.person.say(self.room, "!cancel")
+            if not self._wait(lambda: bool(self.outcomes()), ANSWER_TIMEOUT_S):
+                raise DemoFailed("The agent did not hear that its turn was cancelled.")
+        self._wait(lambda: self._is_over(prompt), LAST_WORDS_TIMEOUT_S)
+        for text in left:
+            self.show(f"        (not sent, nothing waits any more: {_printable(text)})")
+        return self.outcomes()[0], decided
+
+    def talk(self, terminal: "Terminal") -> None:
+        """Let the terminal talk with the room until its end."""
+        account = self.person.account
+        self.show(
+            f"""
+  homeserver  {self._homeserver.base_url}
+  user        {account.user_id}
+  password    {account.password}
+  room        {self.room}
+
+Log in with a desktop client if you like; this terminal is the same person.
+Write to the agent, for example "{FIRST_MESSAGE}", and answer its question
+with a number or the option's name. !help lists more; Ctrl-D or Ctrl-C ends.
+"""
+        )
+        while not terminal.ended:
+            self._look(echo=False)
+            for line in terminal.lines():
+                if line.strip():
+                    self.person.say(self.room, line)
+
+    def _try(self, text: str, prompt: Seen) -> None:
+        """Send one answer and wait until it has decided, or until the bridge says or shows that it has not."""
+        sent = self.person.say(self.room, text, reply_to=prompt.event_id)
+        began = time.monotonic()
+
+        def is_settled() -> bool:
+            after = itertools.dropwhile(lambda seen: seen.event_id != sent, self._seen)
+            told = any(seen.sender == self.bot and seen.kind == "message" for seen in after)
+            silent = not text.strip() and time.monotonic() - began > SILENCE_S
+            return bool(self.outcomes()) or told or silent
+
+        self._wait(is_settled, ANSWER_TIMEOUT_S)
+
+    def _prompt(self) -> Seen | None:
+        asked = (seen for seen in self._seen if seen.sender == self.bot and agent.COMMAND in seen.text)
+        return next((seen for seen in asked if seen.kind == "message"), None)
+
+    def _is_over(self, prompt: Seen) -> bool:
+        edited = any(seen.kind == "edit" and seen.about == prompt.event_id for seen in self._seen)
+        outcome: Any = json.loads(self.outcomes()[0])
+        said = outcome["outcome"] == "cancelled" or any(agent.CLOSING_WORDS in seen.text for seen in self._seen)
+        return edited and said
+
+    def _look(self, *, echo: bool = True) -> None:
+        self._check_stop()
+        if self._bridge is not None and self._bridge.poll() is not None:
+            raise DemoFailed(f"The bridge ended with {self._bridge.returncode}: {self._bridge_last_words()}")
+        for seen in self.person.look(self.room):
+            self._seen.append(seen)
+            if echo or not seen.own_device:
+                self.show(seen.line())
+
+    def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        """Look at the room until something is reached; False when it is not in time."""
+        deadline = time.monotonic() + timeout_s
+        while not reached():
+            if time.monotonic() > deadline:
+                return False
+            self._look()
+        return True
+
+    def show(self, text: str) -> None:
+        """Put text on the person's screen."""
+        print(text, file=self._screen, flush=True)
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise Interrupted
+
+    def _write_config(self, bot: Account) -> Path:
+        token = self._folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(bot.access_token, encoding="utf-8")
+        work = self._folder / "project"
+        work.mkdir()
+        # The agent as a file and isolated: it needs only the standard library, wherever this package lies.
+        command = [sys.executable, "-I", str(Path(agent.__file__).resolve())]
+        config = self._folder / "config.toml"
+        config.write_text(
+            f"""
+state_dir = {_toml(str(self._folder / "state"))}
+
+[matrix]
+homeserver = {_toml(self._homeserver.base_url)}
+user_id = {_toml(bot.user_id)}
+access_token_file = {_toml(str(token))}
+encryption = false
+
+[agents.demo]
+command = {_toml(command)}
+cwd = {_toml(str(work))}
+env = {{ {agent.OUTCOMES_VARIABLE} = {_toml(str(self._outcomes))} }}
+room = {_toml(self.room)}
+approvers = {_toml([self.person.account.user_id])}
+""",
+            encoding="utf-8",
+        )
+        return config
+
+    def _start_bridge(self, config: Path) -> None:
+        with (self._folder / "bridge.log").open("wb") as log:
+            self._bridge = subprocess.Popen(  # noqa: S603 - our own interpreter, arguments of our own
+                [*SERVICE, "run", "--config", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us: we end it in our own order
+            )
+
+    def _stop_bridge(self) -> None:
+        if self._bridge is None:
+            return
+        self._bridge.terminate()
+        try:
+            self._bridge.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._bridge.pid, signal.SIGKILL)
+            self._bridge.wait()
+
+    def _bridge_last_words(self) -> str:
+        text = (self._folder / "bridge.log").read_text(encoding="utf-8", errors="replace")
+        return " / ".join(text.strip().splitlines()[-LOG_TAIL_LINES:]) or "it said nothing."
+
+
+def _toml(value: str | list[str]) -> str:
+    """A value for the config: JSON's strings and lists are TOML's, so long as nothing is written as a surrogate."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def progress(what: str) -> None:
+    """Say on stderr what takes its time; the transcript and the outcome have stdout to themselves."""
+    with contextlib.suppress(OSError):  # the terminal may be gone, and what is said here is no reason to stop
+        sys.stderr.write(f"demo: {what}\n")
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _heed_signals(stop: threading.Event) -> Generator[None]:
+    """Turn the signals that end a program into a flag, so that no cleaning up is ever cut short by a second one."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.set()
+
+    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+class Terminal:
+    """Lines typed by a person, read without waiting for them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._descriptor = stream.fileno()
+        self._typed = b""
+        self.ended = False
+
+    def lines(self) -> list[str]:
+        """The whole lines typed since the last call; after the end of input also what had no line end."""
+        while not self.ended and select.select([self._descriptor], [], [], 0)[0]:
+            typed = os.read(self._descriptor, READ_BYTES)
+            self.ended = not typed
+            self._typed += typed or b"\n"
+        *whole, self._typed = self._typed.split(b"\n")
+        return [line.decode(errors="replace") for line in whole]
+
+
+def run(answers: list[str], json_only: bool) -> int:
+    """The whole demo. With answers: one turn, the outcome as the last line, 0 when one decided. Without: talk."""
+    stop = threading.Event()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_heed_signals(stop))
+        folder = Path(tempfile.mkdtemp(prefix="acp-matrix-bridge-demo-"))  # it makes it 0700
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        screen = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")) if json_only else sys.stdout
+        play = Play(folder, screen, stop)
+        try:
+            with play.stage():
+                if not answers:
+                    play.talk(Terminal(sys.stdin))
+                    return 0
+                outcome, decided = play.answer(answers)
+        except Interrupted:
+            return 1 if answers else 0
+    sys.stdout.write(outcome + "\n")
+    return 0 if decided else 1
