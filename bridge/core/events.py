@@ -679,7 +679,8 @@ class StoreSessionEnd:
 class StoreAsked:
     """A request: its row, and history row `permission_request`. Takes `request_seq` and the room number for good.
 
-    `posted` false: it is never put to people (rule 6), takes no room number (0), and its ending follows at once.
+    `request.number` 0: it is never put to people (rule 6), takes no room number, and its ending follows at once. What
+    the request says of decision and phase is not stored: `StoreDecision` and `StoreEnding` say it.
     """
 
     request: Request
@@ -689,7 +690,7 @@ class StoreAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRevision:
-    """A waiting request changed: its row with the new description and revision; no history row."""
+    """A waiting request changed: its row with all but decision and phase (so `placed` and `whole` too); no history row."""
 
     request: Request
 
