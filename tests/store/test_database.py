@@ -54,6 +54,17 @@ def test_the_file_is_ours_alone_before_sqlite_sees_it(path: Path, monkeypatch: p
     assert seen == [{"state": "0o700", "ledger.db": "0o600"}]
 
 
+def test_the_file_is_never_open_to_others_even_for_a_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(fd: int, mode: int) -> None:  # what a fault here would do
+        del fd, mode
+
+    monkeypatch.setattr(os, "fchmod", leave)
+    before = os.umask(0)
+    open_database(path).close()
+    os.umask(before)
+    assert modes(path.parent)["ledger.db"] == "0o600"
+
+
 def test_loose_modes_found_at_a_start_are_tightened(path: Path) -> None:
     with closing(open_database(path)):
         path.parent.chmod(0o755)

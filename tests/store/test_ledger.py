@@ -17,14 +17,16 @@ import anyio
 import pytest
 
 from bridge.core.errors import AlreadyDecided, LedgerBusy, LedgerDamaged, LedgerError, LedgerFull
-from bridge.core.model import AgentName, JsonValue, SessionId, SyncToken
+from bridge.core.events import StoreLateAnswer, StoreSent
+from bridge.core.model import AgentName, EventId, JsonValue, Millis, Reason, SessionId, SyncToken, Via
 from bridge.store.codec import outcome_json
 from bridge.store.database import open_database
 from bridge.store.ledger import SqliteLedger, read_history
 from tests.store.values import AGENT, ALLOW, AT, REJECT, SESSION, ask, decide, make_answer, make_request, queue, start
 
 ROOT = Path(__file__).parents[2]
-KILLS = 6  # each start costs about half a second; the soak test kills far more often
+KILLS = 4  # of each kind; a start costs half a second, and the soak test kills far more often
+NEVER = -1
 DECIDERS = 50  # AO-14
 
 
@@ -76,11 +78,44 @@ async def test_of_many_deciders_on_two_connections_exactly_one_wins(ledger: Sqli
 
 
 async def test_a_cancelled_caller_still_learns_what_was_kept(ledger: SqliteLedger) -> None:
+    learnt: list[int] = []
     with anyio.CancelScope() as scope:
         scope.cancel()
-        rows = await ledger.commit([start()], at=AT)
-        assert len(rows) == 1
-    assert len(await ledger.history()) == 1
+        learnt += [row.sequence for row in await ledger.commit([start()], at=AT)]
+    assert learnt == [1]
+
+
+async def test_late_answers_on_two_connections_wait_for_one_another(ledger: SqliteLedger, path: Path) -> None:
+    request = make_request()
+    await ledger.commit([start(), ask(request), decide(request)], at=AT)
+    other = await SqliteLedger.open(path)
+    late = StoreLateAnswer(
+        request_id=request.request_id,
+        reason=Reason.ALREADY_RESOLVED,
+        option=ALLOW,
+        by="@bob:ex.org",
+        via=Via.MESSAGE,
+        event_id=None,
+        waited=Millis(1),
+    )
+
+    async def answer(by: SqliteLedger) -> None:
+        await by.commit([late], at=AT)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            for number in range(DECIDERS):
+                tasks.start_soon(answer, ledger if number % 2 else other)
+    assert [row.sequence for row in await ledger.history()] == list(range(1, DECIDERS + 4))
+    await other.close()
+
+
+async def test_the_words_of_an_event_that_left_are_not_kept(ledger: SqliteLedger, path: Path) -> None:
+    queued = queue(make_request())
+    await ledger.commit([queued], at=AT)
+    await ledger.commit([StoreSent(transaction_id=queued.transaction_id, event_id=EventId("$p"))], at=AT)
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT content, event_id FROM outgoing").fetchall() == [(None, "$p")]
 
 
 async def test_a_caller_may_change_its_list_while_it_is_stored(ledger: SqliteLedger) -> None:
@@ -149,29 +184,29 @@ async def test_a_row_that_cannot_be_read_is_damage(ledger: SqliteLedger, path: P
         await ledger.history()
 
 
-def test_after_a_kill_each_transaction_is_whole_or_absent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("statements", [300, NEVER])
+def test_after_a_kill_each_transaction_is_whole_or_absent(tmp_path: Path, statements: int) -> None:
     seed = secrets.randbits(32)
     print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     points = random.Random(seed)  # noqa: S311 - no secret
-    path = tmp_path / "state" / "ledger.db"
-    for _ in range(KILLS):
-        path.unlink(missing_ok=True)
-        for companion in ("-wal", "-shm"):
-            path.with_name(path.name + companion).unlink(missing_ok=True)
-        committed, begun = _kill_after(path, points.randrange(2, 120))
+    for attempt in range(KILLS):
+        path = tmp_path / f"{attempt}" / "ledger.db"
+        at_statement = points.randrange(30, statements) if statements != NEVER else NEVER
+        committed, begun = _run_until_killed(path, at_statement, points.randrange(2, 120))
         anyio.run(_require_whole, path, committed, begun)
 
 
-def _kill_after(path: Path, lines: int) -> tuple[int, int]:
-    program = Path(__file__).with_name("committer.py")
+def _run_until_killed(path: Path, at_statement: int, at_line: int) -> tuple[int, int]:
+    command = [sys.executable, Path(__file__).with_name("committer.py"), path, str(at_statement)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(  # noqa: S603 - our own program
-        [sys.executable, program, path], stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:  # noqa: S603
         assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(lines)]
-        process.send_signal(signal.SIGKILL)
-        said += process.stdout.readlines()  # it went on until the signal arrived
+        said: list[str] = []
+        if at_statement == NEVER:
+            said += [process.stdout.readline() for _ in range(at_line)]
+            process.send_signal(signal.SIGKILL)
+        said += process.stdout.readlines()  # until it is dead
+    assert process.returncode == -signal.SIGKILL
     numbers = {word: [int(line.split()[1]) for line in said if line.startswith(word)] for word in "bc"}
     return max(numbers["c"], default=0), max(numbers["b"])
 

@@ -47,13 +47,14 @@ from tests.fakes.ledger import MemoryLedger
 from tests.store.values import ALLOW, AT, ask, make_request, queue
 
 # Few names, so that changes meet; odd ones, so that their spelling matters.
-SESSIONS = st.sampled_from([SessionId("acps_1"), SessionId('"\ud800\\')])
+FIRST_SESSIONS = [SessionId("acps_1"), SessionId('"\ud800\\')]
+SESSIONS = st.sampled_from([*FIRST_SESSIONS, SessionId("acps_3")])
 ROOMS = st.sampled_from([RoomId("!a"), RoomId("!ü")])
 NUMBERS = st.integers(0, 6)
 EVENTS = st.sampled_from([EventId("$1"), EventId("$2\udfff")])
 TRANSACTIONS = st.sampled_from([TransactionId("t1"), TransactionId("t2")])
 PEOPLE = st.sampled_from([UserId("@alice:ex.org"), UserId("@bob:ex.org")])
-IDS = st.tuples(SESSIONS, NUMBERS).map(lambda drawn: RequestId(f"{drawn[0]}:{drawn[1]}"))
+PICKS = st.integers(0, 9)  # which of the requests so far; one past them is unknown
 TOKENS = st.none() | st.sampled_from([SyncToken("s1"), SyncToken("s2")])
 TIMES = st.integers(0, 2**41).map(Millis)
 Result = list[Record] | type[LedgerError]
@@ -76,6 +77,9 @@ class Ledgers(RuleBasedStateMachine):
         self.sqlite = self.runner.run(SqliteLedger.open(self.path))
         self.memory = MemoryLedger()
         self.batch: list[Change] = []
+        self.asked: list[RequestId] = []
+        for session in FIRST_SESSIONS:
+            self.commit(StoreSession(session_id=session, agent=AgentName("claude")))
 
     def teardown(self) -> None:
         self.runner.run(self.sqlite.close())
@@ -96,6 +100,9 @@ class Ledgers(RuleBasedStateMachine):
         expected = self.runner.run(self._commit_to(self.memory, changes, at, token))
         assert expected == self.runner.run(self._commit_to(self.sqlite, changes, at, token))
 
+    def pick(self, number: int) -> RequestId:
+        return [*self.asked, RequestId("acps_1:99")][number % (len(self.asked) + 1)]
+
     @rule(session=SESSIONS, at=TIMES)
     def session_starts(self, session: SessionId, at: Millis) -> None:
         self.commit(StoreSession(session_id=session, agent=AgentName("agént")), at)
@@ -104,36 +111,42 @@ class Ledgers(RuleBasedStateMachine):
     def session_ends(self, session: SessionId) -> None:
         self.commit(StoreSessionEnd(session_id=session, reason="\udfff"))
 
-    @rule(request=requests(), at=TIMES)
-    def request_is_asked(self, request: Request, at: Millis) -> None:
-        self.commit(ask(request), at)
+    @rule(session=SESSIONS, room=ROOMS, at=TIMES, posted=st.booleans())
+    def request_is_asked(self, session: SessionId, room: RoomId, at: Millis, posted: bool) -> None:
+        made = make_request(len(self.asked) + 1, session_id=session, room=room)
+        self.asked.append(made.request_id)
+        self.commit(ask(made if posted else replace(made, number=0)), at)
+
+    @rule(request=requests())
+    def request_takes_any_number(self, request: Request) -> None:
+        self.commit(ask(request))
 
     @rule(request=requests())
     def request_is_asked_in_a_batch(self, request: Request) -> None:
         self.batch.append(ask(request))
 
-    @rule(request=requests())
-    def request_is_revised(self, request: Request) -> None:
-        self.commit(StoreRevision(request=request))
+    @rule(pick=PICKS, request=requests())
+    def request_is_revised(self, pick: int, request: Request) -> None:
+        self.commit(StoreRevision(request=replace(request, request_id=self.pick(pick))))
 
-    @rule(request_id=IDS, event_id=EVENTS, revision=st.integers(1, 2))
-    def prompt_is_posted(self, request_id: RequestId, event_id: EventId, revision: int) -> None:
-        self.commit(StorePosted(request_id=request_id, event_id=event_id, digest=None, revision=revision))
+    @rule(pick=PICKS, event_id=EVENTS, revision=st.integers(1, 2))
+    def prompt_is_posted(self, pick: int, event_id: EventId, revision: int) -> None:
+        self.commit(StorePosted(request_id=self.pick(pick), event_id=event_id, digest=None, revision=revision))
 
-    @rule(request_id=IDS, ending=st.sampled_from(Ending), batched=st.booleans())
-    def request_is_decided(self, request_id: RequestId, ending: Ending, batched: bool) -> None:
+    @rule(pick=PICKS, ending=st.sampled_from(Ending), batched=st.booleans())
+    def request_is_decided(self, pick: int, ending: Ending, batched: bool) -> None:
         decision = Decision(ending=ending, outcome=Cancelled(), at=Millis(1))
-        change = StoreDecision(request_id=request_id, decision=decision, waited=Millis(1))
+        change = StoreDecision(request_id=self.pick(pick), decision=decision, waited=Millis(1))
         if batched:
             self.batch.append(change)
         else:
             self.commit(change)
 
-    @rule(request_id=IDS, event_id=st.none() | EVENTS)
-    def answer_comes_late(self, request_id: RequestId, event_id: EventId | None) -> None:
+    @rule(pick=PICKS, event_id=st.none() | EVENTS)
+    def answer_comes_late(self, pick: int, event_id: EventId | None) -> None:
         self.commit(
             StoreLateAnswer(
-                request_id=request_id,
+                request_id=self.pick(pick),
                 reason=Reason.EXPIRED,
                 option=ALLOW,
                 by="@bob:ex.org",
@@ -143,9 +156,9 @@ class Ledgers(RuleBasedStateMachine):
             )
         )
 
-    @rule(request_id=IDS, ending=st.sampled_from(Ending), delivered=st.booleans())
-    def request_ends(self, request_id: RequestId, ending: Ending, delivered: bool) -> None:
-        self.commit(StoreEnding(request_id=request_id, ending=ending, delivered=delivered))
+    @rule(pick=PICKS, ending=st.sampled_from(Ending), delivered=st.booleans())
+    def request_ends(self, pick: int, ending: Ending, delivered: bool) -> None:
+        self.commit(StoreEnding(request_id=self.pick(pick), ending=ending, delivered=delivered))
 
     @rule(room=ROOMS, person=PEOPLE, on=st.booleans())
     def person_has_not_seen(self, room: RoomId, person: UserId, on: bool) -> None:
