@@ -700,7 +700,8 @@ class StoreSessionEnd:
 class StoreAsked:
     """A request: its row, and history row `permission_request`. Takes `request_seq` and the room number for good.
 
-    With the room number 0 it is never put to people (rules 4 and 6): its decision follows at once.
+    With the room number 0 it is never put to people (rules 4 and 6), and its decision follows at once. What the request says of
+    decision and phase is not stored: `StoreDecision` and `StoreEnding` say it.
     """
 
     request: Request
@@ -710,7 +711,7 @@ class StoreAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRevision:
-    """A waiting request changed: its row with the new description and revision; no history row."""
+    """A waiting request changed: its row with all but decision and phase (so `placed` and `whole` too); no history row."""
 
     request: Request
 

@@ -1,0 +1,101 @@
+"""The ledger: `core.ports.Ledger` over SQLite, and the history for a program that only reads it.
+
+Above it: relay (through the port) and app; the command line reads the history. Below it: `reads`, `writes` and `database`. It
+knows no SQL; its part is that SQLite, which blocks, has one thread of its own and the event loop never waits in it.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self, TypeVar
+
+import anyio
+
+from bridge.core.errors import LedgerError
+from bridge.core.events import Change, Record, Snapshot
+from bridge.core.model import AgentName, Millis, SessionId, SyncToken
+from bridge.store.database import open_database, open_read_only
+from bridge.store.reads import load, read_records
+from bridge.store.writes import store
+
+Result = TypeVar("Result")
+
+
+class SqliteLedger:
+    """The ledger in one SQLite file. Calls are carried out one after another, in the order in which they were made."""
+
+    def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+        self._connection = connection
+        self._thread = thread
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: Path) -> Self:
+        """Open the file, make it where it is missing, and bring it up to date.
+
+        Raises `LedgerDamaged` for a file that is damaged, another program's or of a later version, and `LedgerError`
+        where it cannot be opened at all.
+        """
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        try:
+            return cls(await _wait_for(thread, lambda: open_database(path)), thread)
+        except BaseException:
+            thread.shutdown()
+            raise
+
+    async def load(self) -> Snapshot:
+        """Read what a start finds. Requests are in the order of asking, or of ending; the rest in that of storing."""
+        return await self._run(lambda: load(self._connection))
+
+    async def commit(self, changes: Sequence[Change], *, at: Millis, token: SyncToken | None = None) -> list[Record]:
+        """Store all of it durably, or raise and keep nothing (see the port)."""
+        kept = tuple(changes)  # the caller may go on with its list
+        return await self._run(lambda: store(self._connection, kept, at, token))
+
+    async def history(
+        self, after: dict[SessionId, int] | None = None, *, session_id: SessionId | None = None
+    ) -> list[Record]:
+        """Read history rows in the order they were stored, of one session or all, each session's after its number."""
+        sequences = dict(after or {})
+        return await self._run(lambda: read_records(self._connection, sequences, session_id=session_id))
+
+    async def close(self) -> None:
+        """Finish what is queued and close the file; a second time does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        await _wait_for(self._thread, self._connection.close)
+        self._thread.shutdown()
+
+    async def _run(self, work: Callable[[], Result]) -> Result:
+        if self._closed:
+            raise LedgerError("The ledger is closed.")
+        return await _wait_for(self._thread, work)
+
+
+async def _wait_for(thread: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
+    waiting = asyncio.get_running_loop().run_in_executor(thread, work)
+    # Shielded: a commit cannot be called back, and its caller must not believe that nothing was kept.
+    with anyio.CancelScope(shield=True):
+        await asyncio.wait([waiting])
+    return waiting.result()
+
+
+def read_history(
+    path: Path,
+    *,
+    after: Mapping[SessionId, int] | None = None,
+    session_id: SessionId | None = None,
+    agent: AgentName | None = None,
+) -> list[Record]:
+    """Read history rows, in the order they were stored, from a ledger that a bridge may be writing to meanwhile.
+
+    `after`, `session_id` and `agent` narrow it down. Raises `LedgerError` where there is no ledger that can be read.
+    """
+    connection = open_read_only(path)
+    try:
+        return read_records(connection, after or {}, session_id=session_id, agent=agent)
+    finally:
+        connection.close()
