@@ -136,3 +136,20 @@ class LocalAnswersOff(AnswerRefused):
     """Over the control socket only a refusal counts for this agent (design.md, rule 13)."""
 
     code = "local_answers_off"
+
+
+class ControlError(BridgeError):
+    """The running bridge did not do what a command on this machine asked of it."""
+
+
+class NotRunning(ControlError):
+    """Nothing listens on the control socket."""
+
+
+class CommandRefused(ControlError):
+    """The running bridge answered with an error; `code` is its `data.code`, `offered` its `data.offered`."""
+
+    def __init__(self, message: str, *, code: str, offered: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.offered = offered

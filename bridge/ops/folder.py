@@ -1,0 +1,42 @@
+"""The state folder: 0700 from the first byte, and the small files in it 0600 (design.md, rule 21).
+
+Above it: app, `ops.login` and `ops.doctor`. Below it: the file system. It knows no file of the ledger.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+from bridge.core.errors import ConfigError
+
+
+def open_state_folder(path: Path) -> None:
+    """Make the folder if it is missing, close it to others, and see that it can be written."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o700)
+        probe = path / f".probe-{secrets.token_hex(4)}"
+        _create(probe)
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"The state folder {path} cannot be used: {error.strerror}.") from error
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file by one that only its owner can read, whole or not at all."""
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        _create(draft, text.encode())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ConfigError(f"The file {path} cannot be written: {error.strerror}.") from error
+
+
+def _create(path: Path, content: bytes = b"") -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)

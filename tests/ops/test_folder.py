@@ -1,0 +1,54 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from bridge.core.errors import ConfigError
+from bridge.ops.folder import open_state_folder, write_private
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_folder_is_made_for_its_owner_alone_under_any_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        open_state_folder(tmp_path / "a" / "b")
+        write_private(tmp_path / "a" / "b" / "token", "secret")
+    finally:
+        os.umask(before)
+    assert (mode_of(tmp_path / "a" / "b"), mode_of(tmp_path / "a" / "b" / "token")) == (0o700, 0o600)
+
+
+def test_a_loose_folder_is_closed(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    folder.chmod(0o755)
+    open_state_folder(folder)
+    assert mode_of(folder) == 0o700
+
+
+def test_a_folder_is_left_as_empty_as_it_was(tmp_path: Path) -> None:
+    open_state_folder(tmp_path / "state")
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"^The state folder .* cannot be used: [^\n]*$"):
+        open_state_folder(tmp_path / "file")
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    write_private(tmp_path / "f", "a long first text")
+    write_private(tmp_path / "f", "short")
+    assert ([path.name for path in tmp_path.iterdir()], (tmp_path / "f").read_text()) == (["f"], "short")
+
+
+def test_a_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_private(tmp_path / "f", "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
