@@ -14,7 +14,7 @@ from typing import Protocol, Self, TypeAlias
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskGroup
 
 from bridge.acp.connection import Connection, Pipe
 from bridge.acp.handshake import OpenedSession, open_session
@@ -95,6 +95,27 @@ class _Running:
             self.starting.cancel()
 
 
+@dataclass(slots=True)
+class _Start:
+    """Somebody waits for an agent's session, or does no longer."""
+
+    done: anyio.Event = field(default_factory=anyio.Event)
+    result: SessionId | AgentStartFailed | None = None
+    running: _Running | None = None
+    abandoned: bool = False
+
+    def abandon(self) -> None:
+        """What was begun is ended."""
+        self.abandoned = True
+        if self.running is not None:
+            self.running.stop()
+
+    def settle(self, result: SessionId | AgentStartFailed) -> None:
+        """Tell who waits."""
+        self.result = result
+        self.done.set()
+
+
 class Harnesses:
     """All agents. An async context manager: at its end every agent is stopped, all at the same time.
 
@@ -145,11 +166,19 @@ class Harnesses:
         """Start an agent and open its session. Raises `AgentStartFailed`; nothing is delivered then."""
         if name in self._running or name in self._starting:
             raise AgentStartFailed(f"Agent {name} is running already.")
+        start = _Start()
         self._starting.add(name)
+        self._tasks.start_soon(self._run, self._launches[name], start, name=f"agent {name}")
         try:
-            return await self._tasks.start(self._run, self._launches[name], name=f"agent {name}")
-        finally:
-            self._starting.remove(name)
+            await start.done.wait()
+        except anyio.get_cancelled_exc_class():
+            start.abandon()
+            raise
+        if isinstance(start.result, AgentStartFailed):
+            raise start.result
+        if start.result is None:
+            raise AssertionError("unreachable")
+        return start.result
 
     async def stop(self, name: AgentName) -> None:
         """Stop an agent; returns when its process is gone. Nothing happens when it does not run."""
@@ -189,14 +218,21 @@ class Harnesses:
 
     # ----------------------------------------------------------------------------------------------- one agent's life
 
-    async def _run(self, launch: Launch, *, task_status: TaskStatus[SessionId]) -> None:
+    async def _run(self, launch: Launch, start: _Start) -> None:
         # Whatever is cancelled outside, an agent still gets its last answers and ends in order (AC-18): when `stopping`
         # is set, and within the bounds of `_wind_down`.
+        failure: AgentStartFailed | None = AgentStartFailed(f"Agent {launch.name} could not be started.")
         with anyio.CancelScope(shield=True):
-            await self._live(launch, task_status)
+            try:
+                failure = await self._live(launch, await self._spawn(launch), start)
+            except AgentStartFailed as failed:
+                failure = failed
+            finally:
+                self._starting.discard(launch.name)
+                if failure is not None and not start.done.is_set():
+                    start.settle(failure)
 
-    async def _live(self, launch: Launch, task_status: TaskStatus[SessionId]) -> None:
-        process = await self._spawn(launch)
+    async def _live(self, launch: Launch, process: Process, start: _Start) -> AgentStartFailed | None:
         connection = Connection(process, agent=launch.name)
         session = Session(
             connection,
@@ -206,9 +242,8 @@ class Harnesses:
             deliver=self._deliver,
             numbers=self._numbers,
         )
-        running = _Running(process, connection, session)
-        self._running[launch.name] = running
-        if self._closing:
+        running = start.running = self._running[launch.name] = _Running(process, connection, session)
+        if self._closing or start.abandoned:
             running.stop()
         failure: AgentStartFailed | None = None
         try:
@@ -216,15 +251,13 @@ class Harnesses:
                 group.start_soon(self._talk, running)
                 failure = await self._open(launch, running)
                 if failure is None:
-                    task_status.started(session.session_id)
+                    start.settle(session.session_id)
                     await running.stopping.wait()
                 await self._wind_down(running)
                 group.cancel_scope.cancel()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._finish(launch.name, running)
-        if failure is not None:
-            raise failure
+            await self._finish(launch.name, running)
+        return failure
 
     async def _talk(self, running: _Running) -> None:
         await running.connection.run(running.session)

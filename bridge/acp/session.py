@@ -94,7 +94,7 @@ class Session:
         """Answer a request, once; `Delivered` or `NotDelivered` follows. A second answer is never sent."""
         waiting = self._waiting.pop(ref, None)
         if waiting is None:
-            self._log.error("permission.answered_twice", call=ref)
+            self._log.error("permission.not_waiting", call=ref)
             return
         del self._refs[waiting.call]
         self._asked_about[waiting.key].remove(ref)

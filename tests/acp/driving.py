@@ -1,6 +1,6 @@
 """One agent under a `Harnesses`, for the tests of this folder."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -60,7 +60,7 @@ class Driven:
 
 
 @asynccontextmanager
-async def driving(replies: Mapping[str, JsonValue] | None = None, **changes: object) -> AsyncIterator[Driven]:
+async def driving(replies: Mapping[str, JsonValue] | None = None, **changes: object) -> AsyncGenerator[Driven]:
     """An agent with a session."""
     fake, inbox = FakeProcess(replies), Inbox()
     async with make_harnesses(fake, inbox, **changes) as harnesses:

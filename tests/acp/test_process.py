@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ PING = b'{"id":1,"method":"initialize"}\n'
 
 
 @asynccontextmanager
-async def running(*steps: dict[str, JsonValue]) -> AsyncIterator[tuple[HarnessProcess, Path]]:
+async def running(*steps: dict[str, JsonValue]) -> AsyncGenerator[tuple[HarnessProcess, Path]]:
     """A scripted agent, and the file that it logs what it reads to."""
     folder = Path(tempfile.mkdtemp())
     script, log = folder / "script", folder / "log"

@@ -17,6 +17,20 @@ PARSE_ERROR: JsonObject = {"id": None, "error": {"code": -32700, "message": "Par
 INVALID_REQUEST: JsonObject = {"id": None, "error": {"code": -32600, "message": "Invalid request"}}
 INVALID_PARAMS: JsonObject = {"code": -32602, "message": "Invalid params"}
 
+MALFORMED: list[dict[str, JsonValue]] = [
+    {"options": None},
+    {"options": {}},
+    {"options": "all"},
+    {"options": ["allow"]},
+    {"options": [[]]},
+    {"toolCall": None},
+    {"toolCall": []},
+    {"toolCall": {}},
+    {"toolCall": {"toolCallId": None}},
+    {"toolCall": {"toolCallId": 1}},
+    {"sessionId": 1},
+]
+
 
 def raw_request(call_id: str, raw_input: str = "{}") -> bytes:
     """A permission request with an id and a rawInput as they are written here."""
@@ -138,23 +152,7 @@ async def test_an_option_of_an_unknown_kind_is_offered_and_means_choose(kind: Js
             assert [option.meaning for option in asked.options] == [Meaning.CHOOSE]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"options": None},
-        {"options": {}},
-        {"options": "all"},
-        {"options": ["allow"]},
-        {"options": [[]]},
-        {"toolCall": None},
-        {"toolCall": []},
-        {"toolCall": {}},
-        {"toolCall": {"toolCallId": None}},
-        {"toolCall": {"toolCallId": 1}},
-        {"sessionId": 1},
-    ],
-    ids=json.dumps,
-)
+@pytest.mark.parametrize("change", MALFORMED, ids=json.dumps)
 async def test_malformed_params_get_a_fixed_text_and_nobody_is_asked(change: dict[str, JsonValue]) -> None:
     with anyio.fail_after(5):
         async with driving() as driven:

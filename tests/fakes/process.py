@@ -62,7 +62,7 @@ class FakeProcess:
         """Answer a request of the bridge's."""
         self.say({"jsonrpc": "2.0", "id": request["id"], "result": result})
 
-    def update(self, session_id: str = "h-1", **update: JsonValue) -> None:
+    def update(self, session_id: str = "h-1", /, **update: JsonValue) -> None:
         """Send a `session/update`."""
         self.say({"method": "session/update", "params": {"sessionId": session_id, "update": update}})
 
