@@ -74,11 +74,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallChanged:
-    """An update came for a tool call that a waiting request asks about. The broker compares what is asked (AC-19)."""
+    """An update came for a tool call that a waiting request asks about. The broker compares what is asked (AC-19).
+
+    `call` is the one request it speaks of: two that wait may share a `tool_call_id` and ask for different things.
+    """
 
     session_id: SessionId
     tool_call_id: str
     description: Description
+    call: CallRef | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
