@@ -42,10 +42,10 @@ def to_wire(content: JsonObject) -> bytes:
 
 
 def from_wire(raw: bytes) -> object:
-    """The body's JSON, or NO_JSON. Raises RecursionError when it is nested too deeply for the stack that is left."""
+    """The body's JSON, or NO_JSON: also for bytes that are no UTF-8, and for what is nested beyond any stack."""
     try:
         return json.loads(raw)
-    except ValueError:  # also bytes that are no UTF-8
+    except (ValueError, RecursionError):
         return NO_JSON
 
 

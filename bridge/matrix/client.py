@@ -20,7 +20,6 @@ from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import aiohttp
-import anyio.to_thread
 from nio import AsyncClient, AsyncClientConfig
 
 from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, RequestRefused
@@ -242,7 +241,7 @@ class Client:
             response = await self._nio.send(method, target, cast("Any", data), headers, timeout=limit_s)
             async with response:
                 raw = await response.read()
-        said = await _parsed(raw)
+        said = answers.from_wire(raw)
         answers.judge(response.status, response.headers, said)
         if lists and isinstance(said, list):
             return {"list": cast("list[object]", said)}
@@ -265,22 +264,6 @@ def _translated() -> Generator[None]:
     else:
         return
     raise failure from None
-
-
-async def _parsed(raw: bytes) -> object:
-    """The body as JSON, or `answers.NO_JSON`.
-
-    A room may hold an event nested so deeply that the parser runs out of stack, and then it would on every try, for
-    ever. A fresh thread has all of its stack left, more than the server had when it took the event.
-    """
-    try:
-        return answers.from_wire(raw)
-    except RecursionError:
-        pass
-    try:
-        return await anyio.to_thread.run_sync(answers.from_wire, raw)
-    except RecursionError:
-        return answers.NO_JSON
 
 
 def _path(*parts: str) -> str:

@@ -120,7 +120,7 @@ class Homeserver:
         event_id = f"$e{len(self.stream)}"
         event: Json = {"type": kind, "sender": sender, "event_id": event_id, "content": content} | more
         self.stream.append((room, event))
-        self._wake()
+        self.wake()
         return event_id
 
     def state(self, room: str, kind: str, key: str, content: Json, sender: str) -> str:
@@ -154,7 +154,9 @@ class Homeserver:
         async with self._changed:
             await self._changed.wait_for(true)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+
         async def wake() -> None:
             async with self._changed:
                 self._changed.notify_all()
@@ -209,7 +211,7 @@ class Homeserver:
                     at=asyncio.get_running_loop().time(),
                 )
             )
-            self._wake()
+            self.wake()
             faults = self._faults[operation]
             fault = faults.popleft() if faults else self._always.get(operation)
             if fault is not None and fault.gate is not None:
@@ -313,7 +315,7 @@ class Homeserver:
                 room=where["room"], type=where["type"], txn=where["txn"], content=content, event_id=event_id
             )
             self.sent.append(known)
-            self._wake()
+            self.wake()
         return web.json_response({"event_id": known.event_id})
 
     async def _messages(self, request: web.Request) -> web.Response:
