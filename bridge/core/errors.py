@@ -28,7 +28,14 @@ class MatrixError(BridgeError):
 
 
 class HomeserverUnreachable(MatrixError):
-    """A passing failure: no connection, a timeout, a torn body, a 5xx or an answer that is no JSON."""
+    """A passing failure: no connection, a timeout, a torn body, a 5xx or an answer that is no JSON.
+
+    `perhaps_done`: the request may have been carried out all the same, only its answer did not come back.
+    """
+
+    def __init__(self, message: str, *, perhaps_done: bool = False) -> None:
+        super().__init__(message)
+        self.perhaps_done = perhaps_done
 
 
 class RateLimited(MatrixError):

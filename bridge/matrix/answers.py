@@ -1,0 +1,97 @@
+"""What a homeserver's answer to one request means: status, headers and body together.
+
+Above it: the client. Below it: the event readers. It refuses to know how the answer came here. The status counts as
+much as the body: a proxy in front of the homeserver answers with HTML, and a captive portal does so with status 200.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+
+from bridge.core.errors import (
+    CredentialsRefused,
+    EventTooLarge,
+    HomeserverUnreachable,
+    RateLimited,
+    RequestRefused,
+)
+from bridge.core.model import JsonObject
+from bridge.matrix import events
+from bridge.matrix.events import Source
+
+RETRY_AFTER_MOST_S = 60.0  # a server may say a day; a prompt that waits a minute is late enough
+RETRY_AFTER_UNSAID_S = 5.0  # Synapse's default limit lets one event pass in five seconds
+
+REQUEST_TIMEOUT = 408
+PAYLOAD_TOO_LARGE = 413
+TOO_MANY_REQUESTS = 429
+GATEWAY_TIMEOUT = 504
+
+CREDENTIAL_CODES = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED", "M_USER_LOCKED"})
+ERRCODE = re.compile(r"[A-Za-z0-9_.]{1,100}")  # anything else is no code and is not repeated in a sentence of ours
+
+NO_JSON = object()
+
+
+def to_wire(content: JsonObject) -> bytes:
+    """JSON as UTF-8, without escapes: six bytes for each letter of most languages would make events too large."""
+    try:
+        return json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:  # a float that JSON cannot say, or a lone surrogate (MX-07)
+        raise RequestRefused("The event is no valid JSON.", status=0, errcode="M_BAD_JSON") from None
+
+
+def from_wire(raw: bytes) -> object:
+    """The body's JSON, or NO_JSON: also for bytes that are no UTF-8, and for what is nested beyond any stack."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return NO_JSON
+
+
+def judge(status: int, headers: Mapping[str, str], said: object) -> None:
+    """Return when the request was done; raise what else became of it."""
+    body: Source = events.mapping({"body": said}, "body")
+    errcode = events.text(body, "errcode") or ""
+    errcode = errcode if ERRCODE.fullmatch(errcode) else ""
+    if 200 <= status < 300:  # noqa: PLR2004
+        if said is NO_JSON:
+            raise HomeserverUnreachable("Something else than the homeserver answered.", perhaps_done=True)
+        return
+    code = f"{status} {errcode}".rstrip()
+    if status == TOO_MANY_REQUESTS or errcode == "M_LIMIT_EXCEEDED":
+        raise RateLimited("The homeserver asks to wait.", retry_after=_retry_after(headers, body))
+    if status == PAYLOAD_TOO_LARGE or _is_too_large(errcode, body):
+        raise EventTooLarge(f"The homeserver found the event too large ({code}).", status=status, errcode=errcode)
+    if status >= 500 or status == REQUEST_TIMEOUT or said is NO_JSON:  # noqa: PLR2004
+        # 504: somebody passed it on and did not wait for the end
+        raise HomeserverUnreachable(f"The homeserver could not do it ({code}).", perhaps_done=status == GATEWAY_TIMEOUT)
+    if status == 401 or errcode in CREDENTIAL_CODES:  # noqa: PLR2004
+        raise CredentialsRefused(f"The homeserver does not accept the access token ({code}).")
+    raise RequestRefused(f"The homeserver refused ({code}).", status=status, errcode=errcode)
+
+
+def _is_too_large(errcode: str, body: Source) -> bool:
+    """`M_BAD_JSON` is also how a server may say that a field is too long (matrix.md, section 4)."""
+    sentence = (events.text(body, "error") or "").lower()
+    return errcode == "M_TOO_LARGE" or (errcode == "M_BAD_JSON" and ("too long" in sentence or "too large" in sentence))
+
+
+def _retry_after(headers: Mapping[str, str], body: Source) -> float:
+    """The longer of what header and body ask for; the body's field is deprecated since Matrix 1.10, proxies have none."""
+    told = [wait for wait in (_seconds(headers.get("Retry-After")), _millis(body.get("retry_after_ms"))) if wait]
+    return min(RETRY_AFTER_MOST_S, max(told, default=RETRY_AFTER_UNSAID_S))
+
+
+def _millis(value: object) -> float | None:
+    """Whatever number it is: JSON's integers have no bound, and Python's json reads NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        return None
+    return RETRY_AFTER_MOST_S if value >= RETRY_AFTER_MOST_S * 1000 else value / 1000
+
+
+def _seconds(value: str | None) -> float | None:
+    """Seconds only: the header's other form, a date, would need both clocks to agree."""
+    if value is None or not re.fullmatch(r"[0-9]{1,10}(\.[0-9]{1,10})?", value, re.ASCII):
+        return None
+    return float(value)

@@ -1,0 +1,316 @@
+"""The homeserver, as calls that return plain values or raise one of our errors. The one module that knows nio.
+
+Above it: outbox, sync, rooms and the command line. Below it: nio's AsyncClient (0.26.0). It refuses to know what the
+events mean and when to try again.
+
+Of nio only the transport is used while rooms are not encrypted: `AsyncClient.send`, which neither repeats nor reads.
+nio's own calls lose too much (matrix.md, section 3): they wait inside for as long as a server says, read 429 by half,
+report a 502 and a 200 with HTML as the same "unknown error", turn events that they do not like into `BadEvent`, forget
+the token on a soft logout and then raise something else, and skip a sync answer that they have seen before. Here every
+call goes through `_call`, where status, headers and body are judged in one place, and events stay the dictionaries that
+the server sent. Encryption, when it comes, has two places: `sync`, where nio is given the same body to decrypt, and
+`send`, where nio encrypts the content.
+"""
+
+import json
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from nio import AsyncClient, AsyncClientConfig
+
+from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, RequestRefused
+from bridge.core.model import EventId, JsonObject, RoomId, SyncToken, TransactionId, UserId
+from bridge.matrix import answers, events
+from bridge.matrix.events import Source
+
+REQUEST_S = 30.0  # for anything but a sync: a homeserver that needs longer for one event is as good as away
+SYNC_GRACE_S = 30.0  # on top of the long poll's own time: until then the server is slow, after it frozen
+FIRST_SYNC_S = 300.0  # a first sync with full state of big rooms takes Synapse minutes; nio sets no limit at all
+PAGE_EVENTS = 100  # Synapse gives at most 100 timeline events a room and sync, whatever the filter says
+DEVICE_NAME = "acp-matrix-bridge"
+
+# nio neither waits nor repeats, and keeps no token of its own: both are ours (matrix.md, section 1).
+CONFIG = AsyncClientConfig(
+    max_limit_exceeded=0,
+    max_timeouts=0,
+    request_timeout=REQUEST_S,
+    store_sync_tokens=False,
+    encryption_enabled=False,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """What a password login gave: the token is as secret as the password."""
+
+    user_id: UserId
+    device_id: str
+    access_token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What one sync says of one room: `state` as it was before `events`, both oldest first."""
+
+    events: tuple[Source, ...] = ()
+    state: tuple[Source, ...] = ()
+    limited: bool = False  # there are older events since the last sync, before `prev_batch`
+    prev_batch: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncBatch:
+    """One sync answer, by room. `left`: what happened there up to the moment that the bot was out of it."""
+
+    next_batch: SyncToken
+    rooms: Mapping[RoomId, Timeline] = field(default_factory=dict[RoomId, Timeline])
+    invites: Mapping[RoomId, UserId | None] = field(default_factory=dict[RoomId, UserId | None])
+    left: Mapping[RoomId, Timeline] = field(default_factory=dict[RoomId, Timeline])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Older events of a room, newest first; `end` is where the next page begins, None when there is none."""
+
+    events: tuple[Source, ...]
+    end: str | None
+
+
+class Client:
+    """One account on one device of one homeserver. The access token goes into the Authorization header only."""
+
+    def __init__(self, homeserver: str, *, user_id: str = "", device_id: str = "", access_token: str = "") -> None:
+        self._nio = AsyncClient(homeserver.rstrip("/"), user_id, device_id, config=CONFIG)
+        self._nio.user_id = user_id  # the constructor's `user` is only what a login begins with
+        self._nio.access_token = access_token
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._nio.close()
+
+    # ------------------------------------------------------------------------------------------------- the account
+
+    async def versions(self) -> tuple[str, ...]:
+        """The versions of the specification that the homeserver supports; needs no token."""
+        return _strings(await self._call("GET", "/_matrix/client/versions"), "versions")
+
+    async def login_flows(self) -> tuple[str, ...]:
+        """The ways to log in that the homeserver offers; needs no token."""
+        answer = await self._call("GET", _path("login"))
+        return tuple(flow for item in events.objects(answer, "flows") if (flow := events.text(item, "type")))
+
+    async def login_password(self, user: str, password: str, device_id: str) -> Login:
+        """Log in with a password on this device, and use the new token from here on.
+
+        Done once in the life of a state folder: each new device is one more that people see, and Synapse allows a
+        handful of logins before a wait of minutes (matrix.md, section 5).
+        """
+        wish: JsonObject = {
+            "type": "m.login.password",
+            "identifier": {"type": "m.id.user", "user": user},
+            "password": password,
+            "device_id": device_id,
+            "initial_device_display_name": DEVICE_NAME,
+        }
+        try:
+            answer = await self._call("POST", _path("login"), body=wish)
+        except RequestRefused as refused:
+            if refused.status != 403:  # noqa: PLR2004 - 403 is what the specification gives for a wrong password
+                raise
+            raise CredentialsRefused("The homeserver did not accept this user and password.") from None
+        token = _needed(answer, "access_token")
+        self._nio.user_id = _needed(answer, "user_id")
+        self._nio.device_id = _needed(answer, "device_id")
+        self._nio.access_token = token
+        return Login(user_id=UserId(self._nio.user_id), device_id=self._nio.device_id, access_token=token)
+
+    async def whoami(self) -> tuple[UserId, str]:
+        """The user and the device that the token belongs to; the device is empty when the server names none."""
+        answer = await self._call("GET", _path("account", "whoami"))
+        return UserId(_needed(answer, "user_id")), events.text(answer, "device_id") or ""
+
+    async def display_name(self, user: UserId) -> str | None:
+        """The display name of a user's profile, or None."""
+        answer = await self._find("GET", _path("profile", user, "displayname"))
+        return None if answer is None else events.text(answer, "displayname")
+
+    # ---------------------------------------------------------------------------------------------------- the rooms
+
+    async def resolve_alias(self, alias: str) -> RoomId:
+        """The room behind an alias."""
+        return RoomId(_needed(await self._call("GET", _path("directory", "room", alias)), "room_id"))
+
+    async def join(self, room: RoomId) -> None:
+        """Join a room; nothing happens when the bot is in it already."""
+        await self._call("POST", _path("join", room), body={})
+
+    async def joined_members(self, room: RoomId) -> frozenset[UserId]:
+        """Who is joined in a room."""
+        answer = await self._call("GET", _path("rooms", room, "joined_members"))
+        return frozenset(UserId(user) for user in events.mapping(answer, "joined"))
+
+    async def room_state(self, room: RoomId) -> tuple[Source, ...]:
+        """All state events of a room."""
+        answer = await self._call("GET", _path("rooms", room, "state"), lists=True)
+        return events.objects(answer, "list")
+
+    async def state_content(self, room: RoomId, kind: str, state_key: str = "") -> Source | None:
+        """The content of one state event, or None where there is none."""
+        # a path that ends in an empty segment is what the specification asks for with an empty state key
+        return await self._find("GET", f"{_path('rooms', room, 'state', kind)}/{quote(state_key, safe='')}")
+
+    async def typing(self, room: RoomId, *, on: bool, timeout_ms: int) -> None:
+        """Say that the bot is typing, for so long, or no longer."""
+        wish: JsonObject = {"typing": True, "timeout": timeout_ms} if on else {"typing": False}
+        await self._call("PUT", _path("rooms", room, "typing", self._nio.user_id), body=wish)
+
+    async def send(self, room: RoomId, event_type: str, content: JsonObject, txn: TransactionId) -> EventId:
+        """Send one event under its transaction id; the same id again gives the same event (matrix.md, section 4)."""
+        answer = await self._call("PUT", _path("rooms", room, "send", event_type, txn), body=content)
+        return EventId(_needed(answer, "event_id"))
+
+    # ------------------------------------------------------------------------------------------------- what happened
+
+    async def sync(
+        self, since: SyncToken | None, *, timeout_ms: int, full_state: bool, rooms: Collection[RoomId]
+    ) -> SyncBatch:
+        """What happened in these rooms since the token; waits up to `timeout_ms` for something to happen.
+
+        Invites to other rooms come as well, so that they can be logged.
+        """
+        query = {"timeout": str(timeout_ms), "filter": _filter(rooms)}
+        if since is not None:
+            query["since"] = since
+        if full_state:
+            query["full_state"] = "true"
+        limit_s = FIRST_SYNC_S if full_state else timeout_ms / 1000 + SYNC_GRACE_S
+        answer = await self._call("GET", _path("sync"), query=query, limit_s=limit_s)
+        found = events.mapping(answer, "rooms")
+        invites = events.mapping(found, "invite")
+        return SyncBatch(
+            next_batch=SyncToken(_needed(answer, "next_batch")),
+            rooms=_timelines(events.mapping(found, "join")),
+            invites={RoomId(room): self._inviter(events.mapping(invites, room)) for room in invites},
+            left=_timelines(events.mapping(found, "leave")),
+        )
+
+    def _inviter(self, invite: Source) -> UserId | None:
+        for source in events.objects(events.mapping(invite, "invite_state"), "events"):
+            member = events.membership(source)
+            if member is not None and member.user == self._nio.user_id and member.now == "invite":
+                return events.sender(source)
+        return None
+
+    async def messages(self, room: RoomId, start: str, stop: str | None) -> Page:
+        """One page of a room's events backwards from `start`, not beyond `stop`."""
+        query = {"dir": "b", "from": start, "limit": str(PAGE_EVENTS)} | ({} if stop is None else {"to": stop})
+        answer = await self._call("GET", _path("rooms", room, "messages"), query=query)
+        return Page(events=events.objects(answer, "chunk"), end=events.text(answer, "end"))
+
+    # ------------------------------------------------------------------------------------------------------ one call
+
+    async def _find(self, method: str, path: str) -> Source | None:
+        try:
+            return await self._call(method, path)
+        except RequestRefused as refused:
+            if refused.status == 404:  # noqa: PLR2004 - the one status that means "there is none"
+                return None
+            raise
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: JsonObject | None = None,
+        limit_s: float = REQUEST_S,
+        lists: bool = False,
+    ) -> Source:
+        """One request, judged. `lists`: the answer is a list, and comes back under the key `list`."""
+        headers = {"Content-Type": "application/json"}
+        if self._nio.access_token:
+            headers["Authorization"] = f"Bearer {self._nio.access_token}"
+        data = None if body is None else answers.to_wire(body)
+        with _translated():
+            target = f"{path}?{urlencode(query)}" if query else path
+            response = await self._nio.send(method, target, cast("Any", data), headers, timeout=limit_s)
+            async with response:
+                raw = await response.read()
+        said = answers.from_wire(raw)
+        answers.judge(response.status, response.headers, said)
+        if lists and isinstance(said, list):
+            return {"list": cast("list[object]", said)}
+        if not isinstance(said, dict):
+            raise HomeserverUnreachable("The homeserver's answer is not what Matrix says it is.", perhaps_done=True)
+        return cast("Source", said)
+
+
+@contextmanager
+def _translated() -> Generator[None]:
+    """Exceptions of the transport become ours. Their own text is left behind: it may hold addresses and headers."""
+    try:
+        yield
+    except aiohttp.ClientConnectorError:
+        failure = HomeserverUnreachable("No connection to the homeserver.")
+    except TimeoutError:
+        failure = HomeserverUnreachable("The homeserver did not answer in time.", perhaps_done=True)
+    except (aiohttp.ClientError, OSError):
+        failure = HomeserverUnreachable("The connection to the homeserver broke.", perhaps_done=True)
+    else:
+        return
+    raise failure from None
+
+
+def _path(*parts: str) -> str:
+    return "/_matrix/client/v3/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _filter(rooms: Collection[RoomId]) -> str:
+    """Only what is read: no typing, receipts, presence or account data, and of the state only what `standing` keeps."""
+    nothing: JsonObject = {"types": []}
+    return json.dumps(
+        {
+            "presence": nothing,
+            "account_data": nothing,
+            "room": {
+                "rooms": sorted(rooms),
+                "account_data": nothing,
+                "ephemeral": nothing,
+                "state": {"types": [events.MEMBER, events.ENCRYPTION, events.TOMBSTONE]},
+                "timeline": {"limit": PAGE_EVENTS},
+            },
+        },
+        separators=(",", ":"),
+    )
+
+
+def _timelines(rooms: Source) -> dict[RoomId, Timeline]:
+    found: dict[RoomId, Timeline] = {}
+    for room in rooms:
+        info = events.mapping(rooms, room)
+        timeline = events.mapping(info, "timeline")
+        found[RoomId(room)] = Timeline(
+            events=events.objects(timeline, "events"),
+            state=events.objects(events.mapping(info, "state"), "events"),
+            limited=timeline.get("limited") is True,
+            prev_batch=events.text(timeline, "prev_batch"),
+        )
+    return found
+
+
+def _needed(answer: Source, key: str) -> str:
+    found = events.text(answer, key)
+    if not found:
+        raise HomeserverUnreachable("The homeserver's answer is not what Matrix says it is.", perhaps_done=True)
+    return found
+
+
+def _strings(answer: Source, key: str) -> tuple[str, ...]:
+    value = answer.get(key)
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return tuple(item for item in items if isinstance(item, str))

@@ -1,0 +1,80 @@
+"""How the bot stands in one room, kept from the room's state events.
+
+Above it: the sync loop. Below it: the event readers. It refuses to know how the events came here.
+"""
+
+from collections.abc import Iterable
+
+from bridge.core.events import RoomSeen, RoomState
+from bridge.core.model import RoomId, UserId
+from bridge.matrix import events
+from bridge.matrix.events import Source
+
+
+class Standing:
+    """The bot's place in one room: joined, encrypted, replaced, and how many other people are there.
+
+    Only the ids of who is joined are kept. Power levels are not read: in room version 12 a creator stands above all of
+    them, and the server says soon enough what it refuses (matrix.md, sections 4 and 8).
+    """
+
+    __slots__ = ("_bot", "_encrypted", "_joined", "_people", "_replaced", "_room")
+
+    def __init__(self, room: RoomId, bot: UserId) -> None:
+        self._room = room
+        self._bot = bot
+        self._joined = False
+        self._encrypted = False
+        self._replaced = False
+        self._people: set[UserId] = set()
+
+    @property
+    def joined(self) -> bool:
+        """Whether the bot is in the room."""
+        return self._joined
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the room is encrypted; it stays so, whatever later state says (matrix.md, section 6, rule a)."""
+        return self._encrypted
+
+    def enter(self, state: Iterable[Source], *, whole: bool) -> None:
+        """The bot is in the room; `state` is all of its state when `whole`, else what changed of it."""
+        if whole:
+            self._people.clear()
+            self._replaced = False
+        self._joined = True
+        for source in state:
+            self.see(source)
+
+    def see(self, source: Source) -> None:
+        """Take in one event of the room, if it is a state event that matters here."""
+        member = events.membership(source)
+        if member is not None and member.user != self._bot:
+            (self._people.add if member.now == "join" else self._people.discard)(member.user)
+        if events.text(source, "state_key") != "":
+            return
+        match events.kind(source):
+            case events.ENCRYPTION:
+                self._encrypted = True
+            case events.TOMBSTONE:
+                self._replaced = bool(events.content(source))  # empty: it was redacted
+            case _:
+                pass
+
+    def leave(self) -> None:
+        """The bot left, was kicked or banned."""
+        self._joined = False
+        self._people.clear()
+
+    def seen(self) -> RoomSeen:
+        """All of it as the core's event."""
+        if not self._joined:
+            state = RoomState.NOT_JOINED
+        elif self._replaced:
+            state = RoomState.REPLACED
+        elif self._encrypted:
+            state = RoomState.ENCRYPTED
+        else:
+            state = RoomState.JOINED
+        return RoomSeen(room=self._room, state=state, people=len(self._people))
