@@ -120,8 +120,7 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
         case StartFailed():
             pass  # nothing was asked yet; core.turns tells the room
         case ToolCallChanged():
-            for request_id in work.state.tool_calls.get((event.session_id, event.tool_call_id), frozenset()):
-                posting.compare(work, work.state.entries[request_id], event)
+            _hear_of_change(work, event)
         case Withdrawn() | Delivered() | NotDelivered():
             _hear_of_call(work, event)
         case TurnEnded():
@@ -275,6 +274,15 @@ def _hear_of_call(work: Step, event: Withdrawn | Delivered | NotDelivered) -> No
             endings.deliver(work, entry, Cause.WRITTEN)
         case NotDelivered():
             endings.deliver(work, entry, Cause.NOT_WRITTEN)
+
+
+def _hear_of_change(work: Step, event: ToolCallChanged) -> None:
+    """Only the request that the update speaks of, where it says so: two that wait may share a tool call id."""
+    found = work.state.tool_calls.get((event.session_id, event.tool_call_id), frozenset())
+    entries = sorted((work.state.entries[r] for r in found), key=lambda entry: entry.request.call)
+    for entry in entries:
+        if event.call in (None, entry.request.call):
+            posting.compare(work, entry, event)
 
 
 # --------------------------------------------------------------------------------------------------- what the room says

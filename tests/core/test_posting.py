@@ -101,6 +101,27 @@ def test_a_changed_request_is_shown_anew_and_only_answers_after_that_count(essen
     assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
 
 
+def test_a_change_concerns_only_the_request_it_names_though_two_share_a_tool_call() -> None:
+    play = Play()
+    first, second = play.ask(), play.ask(description=describe(command="rm -rf build"))
+    play.step(
+        ToolCallChanged(
+            session_id=SESSION,
+            tool_call_id="call_1",
+            description=describe(command="rm -rf build /"),
+            call=play.request(second).call,
+        )
+    )
+    assert [play.request(first).revision, play.request(second).revision] == [1, 2]
+
+
+def test_a_change_that_names_no_request_shows_them_anew_in_the_order_of_asking() -> None:
+    play = Play()
+    asked = [play.ask() for _ in range(8)]
+    change(play, command="rm -rf /")
+    assert asked == [m.request.request_id for m in play.told(Prompt) if isinstance(m, Prompt)]
+
+
 def test_an_answer_under_a_replaced_message_is_told_once_to_answer_the_new_one() -> None:
     play = Play()
     asked = play.ask()
