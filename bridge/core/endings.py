@@ -33,6 +33,7 @@ from bridge.core.model import (
     Option,
     Outcome,
     Phase,
+    Request,
     RequestId,
     Selected,
     TransactionId,
@@ -167,13 +168,8 @@ def _end(step: Step, entry: Entry, ending: Ending, *, delivered: bool) -> None:
     decision = request.decision
     if decision is None:
         raise AssertionError("unreachable")
-    entry = step.put(
-        replace(
-            entry,
-            ticket=None,
-            request=replace(request, phase=Phase.ENDED, delivered=delivered, decision=replace(decision, ending=ending)),
-        )
-    )
+    request = replace(request, phase=Phase.ENDED, delivered=delivered, decision=replace(decision, ending=ending))
+    step.put(replace(entry, ticket=None, unedited=(), request=request))
     step.state = replace(step.state, calls=without(step.state.calls, request.call))
     step.do(StoreEnding(request_id=request.request_id, ending=ending, delivered=delivered))
     step.do(
@@ -183,21 +179,21 @@ def _end(step: Step, entry: Entry, ending: Ending, *, delivered: bool) -> None:
             warning=ending in (Ending.UNDELIVERABLE, Ending.AGENT_GONE),
         )
     )
-    if request.event_id is not None:
-        close_prompt(step, entry)
+    for event_id in (request.event_id, *entry.unedited):
+        if event_id is not None:
+            close_prompt(step, request, event_id)
     if ticket is not None:
         step.do(Receipt(ticket=ticket, reason=None if delivered else REASON_OF_ENDING[ending]))
 
 
-def close_prompt(step: Step, entry: Entry) -> None:
-    """The one edit of an ended prompt. Its transaction id is the request's, so it cannot happen twice."""
-    request = entry.request
+def close_prompt(step: Step, request: Request, event_id: EventId) -> None:
+    """The one edit of an ended prompt. Its transaction id names the message, so it cannot happen twice."""
     step.do(
         Send(
             room=request.room,
-            message=Closing(request),
+            message=Closing(replace(request, event_id=event_id)),
             priority=Priority.EDIT,
-            transaction_id=TransactionId(f"{request.request_id}/{request.revision}/closing"),
+            transaction_id=TransactionId(f"{request.request_id}/closing/{event_id}"),
         )
     )
 
@@ -205,7 +201,7 @@ def close_prompt(step: Step, entry: Entry) -> None:
 def _mark_unseen(step: Step, entry: Entry, by: str | None) -> None:
     """Everybody else's phone may still show this prompt: their next bare text in the room decides nothing (rule 14)."""
     request = entry.request
-    if entry.transaction_id is None:
+    if entry.transaction_id is None and not entry.old_events:
         return
     room = step.room(request.room)
     others = step.state.persons.get(request.room, frozenset()) - {by} - room.unseen

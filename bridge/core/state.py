@@ -55,6 +55,7 @@ class Entry:
     reposted: bool = False
     seeded: int = 0  # how many reaction seeds were queued for the current message
     old_events: tuple[EventId, ...] = ()
+    unedited: tuple[EventId, ...] = ()  # those of the old events that still look as if they waited
     strangers: frozenset[UserId] = frozenset()  # who was told that they may not answer
     late: frozenset[tuple[UserId, int]] = frozenset()  # who was told that they were late, for which revision
     confirmations: tuple[Confirmation, ...] = ()

@@ -22,6 +22,7 @@ from bridge.core.events import (
     TooLarge,
     TooLate,
     ToolCallChanged,
+    TurnCancelled,
     Withhold,
 )
 from bridge.core.model import Cancelled, Essence, EventId, Phase, RequestId, Selected, TransactionId
@@ -175,6 +176,72 @@ def test_a_replaced_message_that_arrives_first_is_edited_once_the_new_one_is_the
     assert play.told(Replaced) == []
     play.post(asked)
     assert len(play.told(Replaced)) == 1
+
+
+def transaction_ids(play: Play) -> list[TransactionId | None]:
+    return [e.transaction_id for e in play.all_effects if isinstance(e, Send)]
+
+
+def test_a_request_that_changes_twice_edits_each_old_message_once() -> None:
+    play = Play()
+    asked = play.ask()
+    old: list[EventId] = []
+    for command in ("ls", "rm -rf /"):
+        old.append(play.event_of(asked))
+        change(play, command=command)
+        play.post(asked)
+    said = [e.message for e in play.all_effects if isinstance(e, Send) and isinstance(e.message, Replaced)]
+    assert old == [m.old_event_id for m in said]
+    assert len(transaction_ids(play)) == len(set(transaction_ids(play)))
+
+
+def test_an_old_message_does_not_go_on_looking_open_when_the_new_one_never_left() -> None:
+    play = Play()
+    asked = play.ask()
+    old = play.event_of(asked)
+    change(play, command="rm -rf /")
+    play.step(TurnCancelled(session_id=SESSION, by=None))
+    play.deliver(asked)
+    assert [old] == [m.request.event_id for m in play.told(Closing) if isinstance(m, Closing)]
+
+
+def test_an_old_message_that_arrives_after_the_end_is_closed_and_points_at_nothing_else() -> None:
+    play = Play()
+    asked = play.ask(posted=False)
+    first = play.state.entries[asked].transaction_id
+    assert first is not None
+    change(play, command="rm -rf /")
+    play.post(asked)
+    play.say("3")
+    play.deliver(asked)
+    play.step(Sent(transaction_id=first, event_id=EventId("$late")))
+    assert [EventId("$late")] == [m.request.event_id for m in play.told() if isinstance(m, Closing)]
+
+
+def test_an_old_message_that_arrives_between_decision_and_end_is_closed_with_the_new_one() -> None:
+    play = Play()
+    asked = play.ask(posted=False)
+    first = play.state.entries[asked].transaction_id
+    assert first is not None
+    change(play, command="rm -rf /")
+    new = play.post(asked)
+    play.say("3")
+    play.step(Sent(transaction_id=first, event_id=EventId("$late")))
+    assert play.told() == []
+    play.deliver(asked)
+    assert {new, EventId("$late")} == {m.request.event_id for m in play.told() if isinstance(m, Closing)}
+
+
+def test_a_new_message_that_can_never_be_sent_leaves_the_old_one_closed_and_unseen_remembered() -> None:
+    play = Play()
+    asked = play.ask()
+    change(play, command="rm -rf /")
+    transaction_id = play.state.entries[asked].transaction_id
+    assert transaction_id is not None
+    play.step(SendFailed(transaction_id=transaction_id, sentence="It fits no event."))
+    assert {ALICE, BOB} == play.state.rooms[ROOM].unseen
+    play.deliver(asked)
+    assert len(play.told(Closing)) == 1
 
 
 def test_a_prompt_that_ended_while_it_was_on_its_way_is_closed_when_it_arrives() -> None:
