@@ -84,7 +84,7 @@ def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effe
     unsent = {out.request_id: out.transaction_id for out in found.outgoing if out.priority is Priority.PROMPT}
     for request in found.open:
         if request.session_id not in work.state.sessions:
-            work.put_session(request.session_id, Session(agent=request.agent))
+            work.put_session(request.session_id, Session(agent=request.agent, ended=True))
         entry = Entry(request=request, transaction_id=unsent.get(request.request_id))
         if request.event_id is not None:
             entry = replace(entry, transaction_id=TransactionId(f"{request.request_id}/{request.revision}/0/prompt"))
@@ -96,7 +96,7 @@ def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effe
             work.settle(entry)
         endings.end(work, entry, Cause.GONE)
     for session_id, _agent in found.sessions:
-        work.do(StoreSessionEnd(session_id=session_id, reason="bridge_restarted"))
+        _end_session(work, session_id, "bridge_restarted")
     return work.state, work.effects
 
 
@@ -124,7 +124,7 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
         case Withdrawn() | Delivered() | NotDelivered():
             _hear_of_call(work, event)
         case TurnEnded():
-            endings.end_all(work, _waiting_in(work, event.session_id), Cause.CANCEL)
+            _end_turn(work, event)
         case TurnCancelled():
             _cancel_turn(work, event)
         case AgentGone():
@@ -154,6 +154,7 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
             if entry is not None and entry.request.phase is Phase.PENDING and work.at >= entry.request.expires_at:
                 endings.run_out(work, entry)
         case ShuttingDown():
+            work.state = replace(work.state, closing=True)
             waiting = [r for session in work.state.sessions.values() for r in session.waiting]
             endings.end_all(work, waiting, Cause.SHUTDOWN)
 
@@ -162,16 +163,35 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
 
 
 def _open_session(work: Step, event: SessionStarted) -> None:
-    work.put_session(event.session_id, Session(agent=event.agent))
-    work.do(StoreSession(session_id=event.session_id, agent=event.agent))
+    _know_session(work, event.session_id, event.agent)
     room = work.state.agents[event.agent].room
     if event.mode_note is not None and room is not None:
         work.do(Send(room=room, message=AgentNote(event.agent, event.mode_note), priority=Priority.NOTICE))
 
 
-def _waiting_in(work: Step, session_id: SessionId) -> tuple[RequestId, ...]:
+def _know_session(work: Step, session_id: SessionId, agent: AgentName) -> Session:
+    """The session, stored with the first that is heard of it: the ledger keeps no request of a session it does not know."""
     session = work.state.sessions.get(session_id)
-    return () if session is None else tuple(session.waiting)
+    if session is None:
+        session = Session(agent=agent)
+        work.put_session(session_id, session)
+        work.do(StoreSession(session_id=session_id, agent=agent))
+    return session
+
+
+def _end_session(work: Step, session_id: SessionId, reason: str) -> None:
+    """A session ends once, though it may be deleted and its agent may go after that."""
+    session = work.state.sessions.get(session_id)
+    if session is not None and not session.ended:
+        work.put_session(session_id, replace(session, ended=True))
+        work.do(StoreSessionEnd(session_id=session_id, reason=reason))
+
+
+def _end_turn(work: Step, event: TurnEnded) -> None:
+    session = work.state.sessions.get(event.session_id)
+    if session is not None:
+        endings.end_all(work, session.waiting, Cause.CANCEL)
+        work.put_session(event.session_id, replace(work.state.sessions[event.session_id], cancelling=False))
 
 
 def _cancel_turn(work: Step, event: TurnCancelled) -> None:
@@ -179,16 +199,15 @@ def _cancel_turn(work: Step, event: TurnCancelled) -> None:
     if session is not None:
         work.do(CancelTurn(agent=session.agent, session_id=event.session_id))
         endings.end_all(work, session.waiting, Cause.CANCEL, by=event.by)
+        work.put_session(event.session_id, replace(work.state.sessions[event.session_id], cancelling=True))
 
 
 def _delete_session(work: Step, event: SessionDeleted) -> None:
     session = work.state.sessions.get(event.session_id)
-    if session is not None:
+    if session is not None and not session.ended:
         endings.end_all(work, session.waiting, Cause.DELETE)
-        work.do(
-            CloseSession(agent=session.agent, session_id=event.session_id),
-            StoreSessionEnd(session_id=event.session_id, reason="session_deleted"),
-        )
+        work.do(CloseSession(agent=session.agent, session_id=event.session_id))
+        _end_session(work, event.session_id, "session_deleted")
 
 
 def _lose_agent(work: Step, event: AgentGone) -> None:
@@ -197,7 +216,7 @@ def _lose_agent(work: Step, event: AgentGone) -> None:
     entries = (work.state.entries[request_id] for request_id in work.state.calls.values())
     mine = [entry.request.request_id for entry in entries if entry.request.session_id == event.session_id]
     endings.end_all(work, mine, Cause.GONE)
-    work.do(StoreSessionEnd(session_id=event.session_id, reason="agent_gone"))
+    _end_session(work, event.session_id, "agent_gone")
 
 
 # -------------------------------------------------------------------------------------------------------------- asking
@@ -205,14 +224,15 @@ def _lose_agent(work: Step, event: AgentGone) -> None:
 
 def _ask(work: Step, event: Asked) -> None:
     agent = work.state.agents[event.agent]
-    chosen = None if event.misfit else decide(agent.policy, event.options, event.description.subjects)
+    session = _know_session(work, event.session_id, event.agent)
+    over = _is_over(work, session)
+    chosen = None if event.misfit or over else decide(agent.policy, event.options, event.description.subjects)
     if chosen is not None:
         _answer_by_policy(work, event, chosen)
         return
     room = work.state.rooms.get(agent.room) if agent.room is not None else None
     usable = room is not None and room.state in (None, RoomState.JOINED) and bool(agent.approvers)
-    askable = usable and event.misfit is None
-    session = work.state.sessions.get(event.session_id, Session(agent=event.agent))
+    askable = usable and event.misfit is None and over is None
     work.put_session(event.session_id, replace(session, next_seq=session.next_seq + 1))
     request_id = RequestId(f"{event.session_id}:{session.next_seq}")
     request = Request(
@@ -238,10 +258,19 @@ def _ask(work: Step, event: Asked) -> None:
         posting.post(work, entry)
         work.do(WakeAt(request_id=request_id, at=request.expires_at))
         return
-    if usable and event.misfit is not None:
+    if usable and event.misfit is not None and over is None:
         notice = Unaskable(event.agent, event.description.title, event.misfit)
         work.do(Send(room=request.room, message=notice, priority=Priority.NOTICE))
-    endings.end(work, entry, Cause.NO_WAY)
+    endings.end(work, entry, over or Cause.NO_WAY)
+
+
+def _is_over(work: Step, session: Session) -> Cause | None:
+    """Why nothing may be asked there any more: a request that crosses an ending is answered `cancelled` (rule 18)."""
+    if work.state.closing:
+        return Cause.SHUTDOWN
+    if session.ended:
+        return Cause.DELETE
+    return Cause.CANCEL if session.cancelling else None
 
 
 def _answer_by_policy(work: Step, event: Asked, chosen: Option | Unsatisfied) -> None:

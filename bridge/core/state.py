@@ -101,6 +101,8 @@ class Session:
     agent: AgentName
     next_seq: int = 1
     waiting: Map[RequestId, None] = field(default_factory=Map[RequestId, None])
+    cancelling: bool = False  # its turn was cancelled and has not ended yet
+    ended: bool = False  # the ledger holds its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,7 @@ class State:
     )
     shown: Map[EventId, Shown] = field(default_factory=Map[EventId, Shown])
     leaving: Map[TransactionId, Leaving] = field(default_factory=Map[TransactionId, Leaving])
+    closing: bool = False  # the bridge ends
 
 
 class Step:
@@ -264,18 +267,17 @@ def begin(rules: Rules, found: Snapshot) -> State:
         rooms=Map(rooms),
     )
     step = Step(state, Millis(0))
+    for session_id, agent in found.sessions:
+        step.put_session(session_id, Session(agent=agent))
     for request in found.closed:
         _restore(step, request)
-    for session_id, agent in found.sessions:
-        if session_id not in step.state.sessions:
-            step.put_session(session_id, Session(agent=agent))
     return step.state
 
 
 def _restore(step: Step, request: Request) -> None:
     step.put(Entry(request=request))
     if request.session_id not in step.state.sessions:
-        step.put_session(request.session_id, Session(agent=request.agent))
+        step.put_session(request.session_id, Session(agent=request.agent, ended=True))
     if request.event_id is not None:
         step.show(request.event_id, Shown(request.request_id, request.revision))
     room = step.room(request.room)
