@@ -150,9 +150,7 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
         case SessionDeleted():
             _delete_session(work, event)
         case DeadlineReached():
-            entry = work.state.entries.get(event.request_id)
-            if entry is not None and entry.request.phase is Phase.PENDING and work.at >= entry.request.expires_at:
-                endings.run_out(work, entry)
+            _reach_deadline(work, event.request_id)
         case ShuttingDown():
             work.state = replace(work.state, closing=True)
             waiting = [r for session in work.state.sessions.values() for r in session.waiting]
@@ -271,6 +269,17 @@ def _is_over(work: Step, session: Session) -> Cause | None:
     if session.ended:
         return Cause.DELETE
     return Cause.CANCEL if session.cancelling else None
+
+
+def _reach_deadline(work: Step, request_id: RequestId) -> None:
+    """The time is over, unless the clock was set back meanwhile: then the same deadline comes once more."""
+    entry = work.state.entries.get(request_id)
+    if entry is None or entry.request.phase is not Phase.PENDING:
+        return
+    if work.at >= entry.request.expires_at:
+        endings.run_out(work, entry)
+    else:
+        work.do(WakeAt(request_id=request_id, at=entry.request.expires_at))
 
 
 def _answer_by_policy(work: Step, event: Asked, chosen: Option | Unsatisfied) -> None:

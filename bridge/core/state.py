@@ -216,14 +216,16 @@ class Step:
         self.forget_old(request.room)
 
     def forget_old(self, room: RoomId) -> None:
-        """Keep no more ended prompts of a room than `CLOSED_KEPT`; those that are not ended yet stay."""
+        """Keep no more ended prompts of a room than `CLOSED_KEPT`; those that are not ended yet stay besides."""
         value = self.room(room)
         while len(value.closed) > CLOSED_KEPT:
-            entry = self.state.entries[value.closed[0]]
-            if entry.request.phase is not Phase.ENDED:
+            entries = (self.state.entries[request_id] for request_id in value.closed)
+            oldest = next((entry for entry in entries if entry.request.phase is Phase.ENDED), None)
+            if oldest is None:
                 return
-            self.forget(entry)
-            value = replace(self.room(room), closed=value.closed[1:])
+            self.forget(oldest)
+            gone = oldest.request.request_id
+            value = replace(self.room(room), closed=tuple(r for r in value.closed if r != gone))
             self.put_room(room, value)
 
     def forget(self, entry: Entry) -> None:

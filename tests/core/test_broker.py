@@ -98,7 +98,7 @@ def test_nothing_expires_before_the_bound_of_about_25_days() -> None:
     asked = play.ask()
     assert play.request(asked).expires_at - play.request(asked).asked_at == ENDLESS_MS == 2147483647
     play.now = Millis(play.request(asked).expires_at - 1)
-    assert play.step(DeadlineReached(request_id=asked)) == []
+    assert play.step(DeadlineReached(request_id=asked)) == [WakeAt(request_id=asked, at=play.request(asked).expires_at)]
     play.wait(0.001)
     play.step(DeadlineReached(request_id=asked))
     assert [o for _, o in play.outcomes] == [Selected("opt-reject")]
@@ -283,6 +283,14 @@ def test_an_undelivered_old_request_is_not_forgotten_before_it_ends() -> None:
         play.reply(asked, "1")
         play.deliver(asked)
     assert first in play.state.entries
+    assert len(play.state.rooms[ROOM].closed) == CLOSED_KEPT
+
+
+def test_requests_of_a_harness_that_does_not_read_are_all_kept_until_they_end() -> None:
+    play = Play()
+    for _ in range(CLOSED_KEPT + 5):
+        play.reply(play.ask(), "1")
+    assert len(play.state.rooms[ROOM].closed) == CLOSED_KEPT + 5
 
 
 def test_what_waits_of_an_agent_is_listed_oldest_first() -> None:
