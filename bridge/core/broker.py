@@ -49,6 +49,7 @@ from bridge.core.events import (
     Unaskable,
     WakeAt,
     Withdrawn,
+    Withhold,
 )
 from bridge.core.model import (
     AgentName,
@@ -79,9 +80,18 @@ def step(state: State, event: Event, at: Millis) -> tuple[State, list[Effect]]:
 
 
 def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effect]]:
-    """End what the last run left open: its harnesses are gone (rule 20)."""
+    """End what the last run left open: its harnesses are gone (rule 20).
+
+    A prompt that was on its way may stand in the room already. It is sent once more, which is the same event, and is edited
+    as soon as its id is known (AO-19); so it is not withheld, and that holds for the requests that had ended, too.
+    """
     work = Step(state, at)
     unsent = {out.request_id: out.transaction_id for out in found.outgoing if out.priority is Priority.PROMPT}
+    for request in found.closed:
+        transaction_id = unsent.get(request.request_id)
+        if transaction_id is not None and request.event_id is None:
+            work.put(replace(work.state.entries[request.request_id], transaction_id=transaction_id))
+            work.leave(transaction_id, Leaving(request.request_id, request.revision))
     for request in found.open:
         if request.session_id not in work.state.sessions:
             work.put_session(request.session_id, Session(agent=request.agent, ended=True))
@@ -97,7 +107,7 @@ def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effe
         endings.end(work, entry, Cause.GONE)
     for session_id, _agent in found.sessions:
         _end_session(work, session_id, "bridge_restarted")
-    return work.state, work.effects
+    return work.state, [effect for effect in work.effects if not isinstance(effect, Withhold)]
 
 
 def waiting_of(state: State, agent: AgentName) -> tuple[Request, ...]:

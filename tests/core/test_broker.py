@@ -33,6 +33,7 @@ from bridge.core.events import (
     Unaskable,
     WakeAt,
     Withdrawn,
+    Withhold,
 )
 from bridge.core.events import Priority as Urgency
 from bridge.core.model import (
@@ -302,24 +303,27 @@ def test_what_waits_of_an_agent_is_listed_oldest_first() -> None:
     assert broker.waiting_of(play.state, AgentName("other")) == ()
 
 
+def queued(play: Play, request_id: RequestId) -> StoreOutgoing:
+    transaction_id = play.state.entries[request_id].transaction_id
+    assert transaction_id is not None
+    return StoreOutgoing(
+        transaction_id=transaction_id,
+        room=ROOM,
+        event_type="m.room.message",
+        content={},
+        priority=Urgency.PROMPT,
+        request_id=request_id,
+    )
+
+
 def found_open(*, sent: bool, decided: bool) -> tuple[Play, RequestId]:
     """A start that finds one request open; its prompt was sent, or only queued; it was decided, or not."""
     play = Play()
     asked = play.ask(posted=sent)
     if decided:
         play.reply(asked, "1") if sent else play.step(TurnCancelled(session_id=SESSION, by=None))
-    request = play.request(asked)
-    transaction_id = play.state.entries[asked].transaction_id
-    assert transaction_id is not None
-    queued = StoreOutgoing(
-        transaction_id=transaction_id,
-        room=ROOM,
-        event_type="m.room.message",
-        content={},
-        priority=Urgency.PROMPT,
-        request_id=asked,
-    )
-    found = replace(NOTHING_FOUND, open=(request,), outgoing=() if sent else (queued,), sessions=((SESSION, CLAUDE),))
+    outgoing = () if sent else (queued(play, asked),)
+    found = replace(NOTHING_FOUND, open=(play.request(asked),), outgoing=outgoing, sessions=((SESSION, CLAUDE),))
     later = Play()
     later.state = begin(later.state.rules, found)
     later.state, later.effects = broker.recover(later.state, found, later.now)
@@ -338,11 +342,23 @@ def test_a_start_ends_what_the_last_run_left_open_and_edits_its_prompt(decided: 
 def test_a_prompt_that_was_on_its_way_when_the_last_run_ended_is_closed_once_it_has_an_id() -> None:
     play, asked = found_open(sent=False, decided=False)
     assert play.told(Closing) == []
+    assert play.did(Withhold) == []  # it may stand in the room: only sending it again tells
     transaction_id = play.state.entries[asked].transaction_id
     assert transaction_id is not None
     play.post(asked)
     assert len(play.told(Closing)) == 1
     assert any(isinstance(e, StorePosted) for e in play.effects)
+
+
+def test_a_prompt_on_its_way_whose_request_had_ended_is_closed_once_it_has_an_id() -> None:
+    play = Play()
+    asked = play.ask(posted=False)
+    play.step(TurnCancelled(session_id=SESSION, by=None))
+    play.deliver(asked)
+    found = replace(NOTHING_FOUND, closed=(play.request(asked),), outgoing=(queued(play, asked),))
+    play.state, _ = broker.recover(begin(play.state.rules, found), found, play.now)
+    play.post(asked)
+    assert len(play.told(Closing)) == 1
 
 
 def test_a_start_knows_the_prompts_that_ended_before_it() -> None:
