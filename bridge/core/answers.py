@@ -58,7 +58,8 @@ def _find_aims(step: Step, said: Said) -> list[Aim]:
         entry = step.state.entries.get(shown.request_id) if shown else None
         if shown is not None and entry is not None and entry.request.room == said.room:
             found.append(Aim(entry, shown))
-    return found
+    # in a thread the prompt is its root, and a reply there to the question of rule 10 is still a reply to the question
+    return sorted(found, key=lambda aim: not aim.shown.confirmation)
 
 
 def _weigh_aimed(step: Step, said: Said, aim: Aim, number: int | None, rest: str) -> None:

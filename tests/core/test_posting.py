@@ -335,6 +335,18 @@ def test_an_allow_of_what_was_not_shown_whole_is_confirmed_by_a_reply_of_the_sam
     assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
 
 
+def test_a_reply_to_the_question_confirms_in_the_thread_of_the_prompt_too() -> None:
+    play = Play()
+    asked = play.ask(whole=False)
+    prompt = play.event_of(asked)
+    play.say("1", ALICE, prompt, in_thread=True)
+    question = confirmation_of(play)
+    play.say("confirm", ALICE, prompt, in_thread=True)
+    assert play.outcomes == []
+    play.say("confirm", ALICE, prompt, question, in_thread=True)
+    assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
+
+
 def test_nothing_else_confirms() -> None:
     play = Play()
     play.ask(whole=False)
