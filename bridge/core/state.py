@@ -4,7 +4,7 @@ Above it: endings, answers, broker. Below it: the model. A `State` is a value: a
 that fails puts the old one back (a `Map` keeps no order, so what needs one sorts). Nothing here scans what waits: 10,000 waiting requests cost a step no more than ten.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from bridge.core.model import (
     TransactionId,
     UserId,
 )
+from bridge.core.replies import list_forms
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -88,7 +89,10 @@ class Room:
     people: int = 0
     next_number: int = 1
     waiting: Map[int, RequestId] = field(default_factory=Map[int, RequestId])
-    offers: Map[tuple[Option, ...], int] = field(default_factory=Map[tuple[Option, ...], int])
+    offers: Map[tuple[Option, ...], int] = field(
+        default_factory=Map[tuple[Option, ...], int]
+    )  # how many wait with each
+    forms: Map[str, int] = field(default_factory=Map[str, int])  # how many offers have an option that this text names
     closed: tuple[RequestId, ...] = ()  # youngest last
     closed_at: Millis | None = None  # when the youngest closed
     unseen: frozenset[UserId] = frozenset()
@@ -182,10 +186,9 @@ class Step:
             self.put_room(
                 request.room,
                 replace(
-                    room,
+                    _offer(room, request.options),
                     next_number=max(room.next_number, request.number + 1),
                     waiting=room.waiting.set(request.number, request.request_id),
-                    offers=room.offers.set(request.options, room.offers.get(request.options, 0) + 1),
                 ),
             )
 
@@ -205,12 +208,8 @@ class Step:
         self.put(entry)
         room = self.room(request.room)
         if request.number:
-            count = room.offers.get(request.options, 1) - 1
             room = replace(
-                room,
-                waiting=without(room.waiting, request.number),
-                offers=room.offers.set(request.options, count) if count else without(room.offers, request.options),
-                closed_at=self.at,
+                _take_back(room, request.options), waiting=without(room.waiting, request.number), closed_at=self.at
             )
         self.put_room(request.room, replace(room, closed=(*room.closed, request.request_id)))
         self.forget_old(request.room)
@@ -245,6 +244,30 @@ class Step:
 def without(mapping: Map[K, V], key: K) -> Map[K, V]:
     """The map without this key, which it need not have."""
     return mapping.delete(key) if key in mapping else mapping
+
+
+def _offer(room: Room, options: tuple[Option, ...]) -> Room:
+    count = room.offers.get(options, 0)
+    forms = room.forms if count else _count(room.forms, list_forms(options), 1)
+    return replace(room, offers=room.offers.set(options, count + 1), forms=forms)
+
+
+def _take_back(room: Room, options: tuple[Option, ...]) -> Room:
+    count = room.offers[options] - 1
+    if count:
+        return replace(room, offers=room.offers.set(options, count))
+    return replace(room, offers=room.offers.delete(options), forms=_count(room.forms, list_forms(options), -1))
+
+
+def _count(forms: Map[str, int], more: Iterable[str], by: int) -> Map[str, int]:
+    with forms.mutate() as counts:
+        for form in more:
+            count = counts.get(form, 0) + by
+            if count:
+                counts[form] = count
+            else:
+                del counts[form]
+        return counts.finish()
 
 
 def begin(rules: Rules, found: Snapshot) -> State:

@@ -12,8 +12,8 @@ from bridge.core.events import (
     WhichPrompt,
     WrongNumber,
 )
-from bridge.core.model import Ending, EventId, Phase, RequestId, Selected, UserId, Via
-from tests.core.play import ALICE, ALLOW, BOB, MALLORY, REJECT, Play, agent
+from bridge.core.model import Ending, EventId, Meaning, Phase, RequestId, Selected, UserId, Via
+from tests.core.play import ALICE, ALLOW, BOB, MALLORY, REJECT, Play, agent, option
 
 ELSEWHERE = EventId("$elsewhere")
 
@@ -212,6 +212,19 @@ def test_other_text_is_conversation(play: Play, text: str) -> None:
     (effect,) = play.say(text)
     assert isinstance(effect, Conversation)
     assert play.request(asked).phase is Phase.PENDING
+
+
+def test_a_name_is_an_attempt_as_long_as_one_waiting_prompt_offers_it(play: Play) -> None:
+    lists = [(option(f"a{n}", f"Allow command {n}", Meaning.APPROVE), REJECT) for n in (1, 2, 2)]
+    _, second, third = [play.ask(options=options) for options in lists]
+    for ended in (second, third):
+        play.say("allow command 2")
+        assert len(play.told(WhichPrompt)) == 1
+        play.reply(ended, "2")
+    play.say("allow command 2")
+    assert play.did(Conversation)
+    play.say("reject")
+    assert len(play.told(WhichPrompt)) == 1
 
 
 def test_a_reply_to_something_else_is_conversation(play: Play) -> None:
