@@ -260,14 +260,14 @@ def _take_back(room: Room, options: tuple[Option, ...]) -> Room:
 
 
 def _count(forms: Map[str, int], more: Iterable[str], by: int) -> Map[str, int]:
-    with forms.mutate() as counts:
-        for form in more:
-            count = counts.get(form, 0) + by
-            if count:
-                counts[form] = count
-            else:
-                del counts[form]
-        return counts.finish()
+    counts = forms.mutate()
+    for form in more:
+        count = counts.get(form, 0) + by
+        if count:
+            counts[form] = count
+        else:
+            del counts[form]
+    return counts.finish()
 
 
 def begin(rules: Rules, found: Snapshot) -> State:
