@@ -54,6 +54,7 @@ class Talk:
     """One agent's side of the conversation."""
 
     session_id: SessionId | None = None
+    starting: bool = True  # its harness is on its way: words wait for its session
     running: bool = False
     queue: tuple[str, ...] = ()
     spoken: int = 0  # how many messages of the agent were made: keeps transaction ids apart
@@ -96,7 +97,7 @@ def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]
     work = _Step(state)
     match event:
         case SessionStarted():
-            work.put(event.agent, Talk(session_id=event.session_id, spoken=state.talks[event.agent].spoken))
+            _begin(work, event)
         case RoomSeen():
             work.state = replace(state, people=state.people.set(event.room, event.people))
         case Sent():
@@ -114,6 +115,15 @@ def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]
         case _:
             pass
     return work.state, work.effects
+
+
+def _begin(work: _Step, event: SessionStarted) -> None:
+    agent, talk = work.state.agents[event.agent], work.state.talks[event.agent]
+    talk = replace(talk, session_id=event.session_id, starting=False, running=bool(talk.queue), queue=talk.queue[1:])
+    first = work.state.talks[event.agent].queue[:1]
+    work.put(event.agent, talk)
+    for text in first:
+        _start(work, agent, event.session_id, text)
 
 
 def _hear(work: _Step, heard: Conversation) -> None:
@@ -156,9 +166,9 @@ def _is_for_agents(work: _Step, said: Said, here: list[Agent], *, named: bool) -
 
 def _say(work: _Step, agent: Agent, said: Said, text: str) -> None:
     talk = work.state.talks[agent.name]
-    if talk.session_id is None:
+    if talk.session_id is None and not talk.starting:
         work.tell(said.room, NoAgent(agent.name, said.event_id))
-    elif not talk.running:
+    elif talk.session_id is not None and not talk.running:
         work.put(agent.name, replace(talk, running=True))
         _start(work, agent, talk.session_id, text)
     elif len(talk.queue) >= QUEUE_HOLDS:
@@ -197,7 +207,7 @@ def _end_turn(work: _Step, event: TurnEnded) -> None:
 
 def _lose_agent(work: _Step, event: AgentGone) -> None:
     agent = work.state.agents[event.agent]
-    work.put(event.agent, Talk(spoken=work.state.talks[event.agent].spoken))
+    work.put(event.agent, Talk(starting=False, spoken=work.state.talks[event.agent].spoken))
     if agent.room is not None:
         work.effects.append(Typing(room=agent.room, on=False))
         if not work.state.closing:
@@ -206,6 +216,7 @@ def _lose_agent(work: _Step, event: AgentGone) -> None:
 
 def _note(work: _Step, event: StartFailed) -> None:
     room = work.state.agents[event.agent].room
+    work.put(event.agent, Talk(starting=False))
     if room is not None:
         work.tell(room, AgentNote(event.agent, event.sentence))
 
