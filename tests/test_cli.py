@@ -48,7 +48,9 @@ class FakeApp:
         self.configs.append(loaded)
         return self.act()
 
-    check = run
+    def check(self, loaded: config.Config, path: Path) -> int:
+        assert path.name == "config.toml"
+        return self.run(loaded)
 
     def login(self, wish: Wish) -> int:
         self.wishes.append(wish)
