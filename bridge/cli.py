@@ -179,9 +179,9 @@ def _run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     loaded = _load_for_service(args)
-    from bridge import app
+    from bridge import app, config
 
-    return app.check(loaded)
+    return app.check(loaded, config.find(args.config, os.environ))
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -49,6 +49,11 @@ class Process(Pipe, Protocol):
     """What is needed of a process: `acp.process` has the real one."""
 
     @property
+    def pid(self) -> int:
+        """Its process id, which is its group's and its process session's too."""
+        ...
+
+    @property
     def exit_code(self) -> int | None:
         """How it ended; None while it runs."""
         ...
@@ -84,6 +89,7 @@ class _Running:
     connection: Connection
     session: Session
     open: bool = False
+    opened: OpenedSession | None = None
     stopping: anyio.Event = field(default_factory=anyio.Event)
     stopped: anyio.Event = field(default_factory=anyio.Event)
     starting: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -187,6 +193,16 @@ class Harnesses:
             running.stop()
             await running.stopped.wait()
 
+    @property
+    def pids(self) -> frozenset[int]:
+        """The leaders of the process sessions that harnesses run in."""
+        return frozenset(running.process.pid for running in self._running.values())
+
+    def opened(self, name: AgentName) -> OpenedSession | None:
+        """What a running agent said when its session was opened."""
+        running = self._running.get(name)
+        return None if running is None else running.opened
+
     # ------------------------------------------------------------------------------------------------ core.ports.Agents
 
     def respond(self, agent: AgentName, call: CallRef, outcome: Outcome) -> None:
@@ -283,7 +299,7 @@ class Harnesses:
             if running.stopping.is_set():
                 return AgentStartFailed(f"Agent {launch.name} was stopped while it started.")
             return AgentStartFailed(f"Agent {launch.name} had no session after {START_LIMIT_SECONDS:.0f} s.")
-        running.open = True
+        running.open, running.opened = True, opened
         log.info("agent.session_started", agent=launch.name, session_id=running.session.session_id)
         self._deliver(
             SessionStarted(agent=launch.name, session_id=running.session.session_id, mode_note=opened.mode_note)

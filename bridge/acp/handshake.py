@@ -51,6 +51,8 @@ class OpenedSession:
     harness_session_id: str
     greeting: Greeting
     mode_note: str | None
+    mode: str | None = None  # the one it is in
+    modes: tuple[str, ...] = ()  # those it offers
 
 
 def note_mode(mode: str | None, offered: tuple[str, ...]) -> str | None:
@@ -92,7 +94,13 @@ async def open_session(
     if mode is not None:
         current = await _set_mode(connection, name, session_id, mode, modes)
     offered = tuple(one for way in modes for one in way.offered)
-    return OpenedSession(harness_session_id=session_id, greeting=greeting, mode_note=note_mode(current, offered))
+    return OpenedSession(
+        harness_session_id=session_id,
+        greeting=greeting,
+        mode_note=note_mode(current, offered),
+        mode=current,
+        modes=offered,
+    )
 
 
 async def _authenticate(connection: Connection, name: str, method: str, greeting: Greeting) -> None:

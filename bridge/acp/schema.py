@@ -71,6 +71,7 @@ class Greeting:
     """The answer to `initialize`. `protocol_version` is None unless it is an integer."""
 
     protocol_version: int | None
+    name: str | None
     auth_methods: tuple[str, ...]
     can_close: bool
     can_delete: bool
@@ -120,6 +121,7 @@ def read_greeting(result: JsonValue) -> Greeting:
     session = _object(_object(fields.get("agentCapabilities")).get("sessionCapabilities"))
     return Greeting(
         protocol_version=version if type(version) is int else None,
+        name=_text(_object(fields.get("agentInfo")).get("name")),
         auth_methods=_ids(fields.get("authMethods"), "id"),
         can_close=isinstance(session.get("close"), dict),
         can_delete=isinstance(session.get("delete"), dict),

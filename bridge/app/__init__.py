@@ -4,6 +4,8 @@ Above it: cli. Below it: everything else. The parts get plain values from here, 
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -26,9 +28,9 @@ def run(config: Config) -> int:
     return _run(serve, config)
 
 
-def check(config: Config) -> int:
+def check(config: Config, path: Path) -> int:
     """Try each thing that `run` needs, and say a line each."""
-    return _run(inspect, config)
+    return _run(partial(inspect, path=path), config)
 
 
 def login(wish: Wish) -> int:

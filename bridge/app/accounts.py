@@ -3,9 +3,11 @@
 Above it: service and inspection. Below it: matrix.client, ops.login.
 """
 
+import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from bridge import logs
 from bridge.config import Config, read_secrets
 from bridge.core.errors import ConfigError
 from bridge.core.model import UserId
@@ -34,10 +36,16 @@ class HomeserverAccounts:
         """A new token, for this device or for a new one."""
         client = Client(self._homeserver)
         try:
-            login = await client.login_password(user_id, password, device_id)
+            login = await client.login_password(user_id, password, device_id or new_device_id())
         finally:
             await client.close()
+        logs.hide(login.access_token)
         return LoggedIn(user_id=login.user_id, device_id=login.device_id, access_token=login.access_token)
+
+
+def new_device_id() -> str:
+    """A device of our own choosing: should the answer to the login be lost, the next try opens the same kind of device."""
+    return f"{DEVICE_PREFIX}{secrets.token_hex(4).upper()}"
 
 
 @asynccontextmanager
@@ -59,17 +67,17 @@ async def log_in_here(wish: Wish) -> int:
 
 async def open_account(config: Config) -> LoggedIn:
     """The account that `run` speaks as: the token of the config, the kept one, or a login with the password."""
-    secrets = read_secrets(config)
+    found = read_secrets(config)
 
     def password() -> str:
-        if secrets.password is None:
+        if found.password is None:
             raise ConfigError("There is no token that works and no password: run `acp-matrix-bridge login`.")
-        return secrets.password.get_secret_value()
+        return found.password.get_secret_value()
 
     return await sign_in(
         HomeserverAccounts(address_of(config.matrix.homeserver)),
         user_id=UserId(config.matrix.user_id),
         token_file=config.saved_token_file,
-        access_token=secrets.access_token.get_secret_value() if secrets.access_token else None,
+        access_token=found.access_token.get_secret_value() if found.access_token else None,
         ask_password=password,
     )

@@ -4,17 +4,129 @@ Above it: app. Below it: ops.doctor, which asks and words; matrix.client and acp
 """
 
 import os
+import sys
 from collections.abc import Mapping
-
-import anyio
+from pathlib import Path
 
 from bridge.acp.agent import Harnesses
 from bridge.app.accounts import HomeserverAccounts, address_of
-from bridge.app.service import DISTRIBUTION_VERSION, make_launch, new_session_id
+from bridge.app.service import find_uids, make_launch, new_session_id, read_version
 from bridge.config import Config, read_secrets
 from bridge.core.errors import CredentialsRefused, RequestRefused
 from bridge.core.events import Event, RoomState
 from bridge.core.model import AgentName, RoomId, UserId
+from bridge.matrix import events
 from bridge.matrix.client import Client
+from bridge.matrix.events import Source
 from bridge.ops.doctor import AgentPlan, HarnessReport, Plan, RoomReport, check
-from bridge.ops.login import Account, read_device, read_saved_token
+from bridge.ops.login import Account, read_device
+
+OWNER_LEVEL = 100  # what a creator has where the room says nothing; in room version 12 creators stand above all levels
+DEFAULT_SEND_LEVEL = 0  # of `events_default`, as the specification has it
+
+
+class BotAccount:
+    """The bot's account; implements `ops.doctor.Homeserver`."""
+
+    def __init__(self, client: Client, token: str | None, homeserver: str, bot: UserId) -> None:
+        self._client, self._token, self._homeserver, self._bot = client, token, homeserver, bot
+
+    async def whoami(self) -> Account:
+        """Whose token it is."""
+        if self._token is None:
+            raise CredentialsRefused("There is a password but no token yet.")
+        return await HomeserverAccounts(self._homeserver).whoami(self._token)
+
+    async def inspect(self, room: str) -> RoomReport:
+        """A room by id or alias."""
+        room_id = await self._client.resolve_alias(room) if room.startswith("#") else RoomId(room)
+        try:
+            state = await self._client.room_state(room_id)
+        except RequestRefused as refused:
+            if refused.status != 403:  # noqa: PLR2004 - what the specification gives to who is not in the room
+                raise
+            return RoomReport(state=RoomState.NOT_JOINED, may_send=False, may_react=False, people=frozenset())
+        by_kind = {events.kind(source): source for source in state if not source.get("state_key")}
+        people = {m.user for m in map(events.membership, state) if m is not None and m.now == "join"}
+        standing = RoomState.JOINED if self._bot in people else RoomState.NOT_JOINED
+        if "m.room.encryption" in by_kind:
+            standing = RoomState.ENCRYPTED
+        if "m.room.tombstone" in by_kind:
+            standing = RoomState.REPLACED
+        create = by_kind.get("m.room.create")
+        levels: Source = events.content(by_kind["m.room.power_levels"]) if "m.room.power_levels" in by_kind else {}
+        created = create is not None and events.sender(create) == self._bot
+        return RoomReport(
+            state=standing,
+            may_send=created or _may(levels, self._bot, "m.room.message"),
+            may_react=created or _may(levels, self._bot, "m.reaction"),
+            people=frozenset(people),
+        )
+
+
+def _may(levels: Source, bot: UserId, kind: str) -> bool:
+    own = _level(events.mapping(levels, "users"), bot, _level(levels, "users_default", 0))
+    needed = _level(events.mapping(levels, "events"), kind, _level(levels, "events_default", DEFAULT_SEND_LEVEL))
+    return own >= needed
+
+
+def _level(levels: Mapping[str, object], key: str, otherwise: int) -> int:
+    value = levels.get(key)
+    return value if isinstance(value, int) else otherwise
+
+
+async def inspect(config: Config, path: Path) -> int:
+    """Ask everything, and say each answer on stdout; returns the exit code."""
+    secrets = read_secrets(config)
+    token = secrets.access_token.get_secret_value() if secrets.access_token else None
+    homeserver = address_of(config.matrix.homeserver)
+    bot = UserId(config.matrix.user_id)
+    plan = Plan(
+        config=path,
+        warnings=config.warnings,
+        state_dir=config.state_dir,
+        user_id=bot,
+        device_id=read_device(config.saved_token_file),
+        agents=tuple(
+            AgentPlan(
+                name=AgentName(name),
+                room=section.room,
+                approvers=frozenset(map(UserId, section.approvers)),
+                policy=section.policy,
+                mode=section.mode,
+                reactions=section.reactions,
+            )
+            for name, section in config.agents.items()
+        ),
+    )
+
+    async def probe(name: AgentName) -> HarnessReport:
+        launch = make_launch(name, config.agents[name])
+        harnesses = Harnesses([launch], deliver=_ignore, new_session_id=new_session_id, version=read_version())
+        async with harnesses:
+            await harnesses.start(name)
+            opened = harnesses.opened(name)
+            uids = find_uids(harnesses.pids) - {os.getuid()}
+        if opened is None:
+            raise AssertionError("unreachable")
+        return HarnessReport(
+            name=opened.greeting.name or name,
+            modes=opened.modes,
+            mode=opened.mode,
+            uid=next(iter(uids), os.getuid()),
+        )
+
+    client = Client(homeserver, user_id=bot, access_token=token or "")
+    try:
+        return await check(plan, BotAccount(client, token, homeserver, bot), probe, _say)
+    finally:
+        await client.close()
+
+
+def _ignore(_event: Event) -> None:
+    """A harness that is only tried has nobody to tell."""
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

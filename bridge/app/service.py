@@ -134,7 +134,7 @@ class Service:
             [make_launch(name, section) for name, section in config.agents.items()],
             deliver=self._deliver,
             new_session_id=new_session_id,
-            version=metadata.version(DISTRIBUTION),
+            version=read_version(),
         )
         self._relay = Relay(
             Rules(agents=agents, bot=bot),
@@ -180,7 +180,9 @@ class Service:
 
     async def _serve_harnesses(self, stop: anyio.Event) -> None:
         async with self._harnesses, anyio.create_task_group() as tasks:
-            desk = Desk(self._relay, self._ledger, agents=self._names, harness_uids=self._find_uids)
+            desk = Desk(
+                self._relay, self._ledger, agents=self._names, harness_uids=lambda: find_uids(self._harnesses.pids)
+            )
             await tasks.start(control.serve, self._state_dir, desk)
             tasks.start_soon(self._start_all, stop)
             log.info("bridge.ready", agents=list(self._names))
@@ -206,18 +208,18 @@ class Service:
         else:
             self._started += 1
 
-    def _find_uids(self) -> frozenset[int]:
-        """Which users harnesses run as: ours, and those of every process in a harness's process session."""
-        leaders = self._harnesses.pids
-        found = {os.getuid()}
-        for process in PROCESSES.iterdir() if leaders else ():
-            if process.name.isdigit():
-                try:
-                    if os.getsid(int(process.name)) in leaders:
-                        found.add(process.stat().st_uid)
-                except (ProcessLookupError, PermissionError, FileNotFoundError):
-                    continue  # it ended meanwhile
-        return frozenset(found)
+
+def find_uids(leaders: frozenset[int]) -> frozenset[int]:
+    """Which users harnesses run as: ours, and those of every process in a harness's process session."""
+    found = {os.getuid()}
+    for process in PROCESSES.iterdir() if leaders else ():
+        if process.name.isdigit():
+            try:
+                if os.getsid(int(process.name)) in leaders:
+                    found.add(process.stat().st_uid)
+            except (ProcessLookupError, PermissionError, FileNotFoundError):
+                continue  # it ended meanwhile
+    return frozenset(found)
 
 
 def make_launch(name: str, section: AgentSection) -> Launch:
@@ -231,6 +233,11 @@ def make_launch(name: str, section: AgentSection) -> Launch:
         mode=section.mode,
         auth_method=section.auth_method,
     )
+
+
+def read_version() -> str:
+    """The version that was installed, as harnesses are told it."""
+    return metadata.version(DISTRIBUTION)
 
 
 def new_session_id() -> SessionId:

@@ -58,6 +58,7 @@ class Talk:
     """One agent's side of the conversation."""
 
     session_id: SessionId | None = None
+    starting: bool = True  # its harness is on its way: words wait for its session
     running: bool = False
     queue: tuple[str, ...] = ()
     spoken: int = 0  # how many messages of the agent were made: keeps transaction ids apart
@@ -100,7 +101,7 @@ def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]
     work = _Step(state)
     match event:
         case SessionStarted():
-            work.put(event.agent, Talk(session_id=event.session_id, spoken=state.talks[event.agent].spoken))
+            _begin(work, event)
         case RoomSeen():
             work.state = replace(state, people=state.people.set(event.room, event.people))
         case Sent():
@@ -122,6 +123,24 @@ def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]
         case _:
             pass
     return work.state, work.effects
+
+
+def _begin(work: _Step, event: SessionStarted) -> None:
+    """What was said while the harness started is its first turn; what was said to an earlier session is not."""
+    agent, talk = work.state.agents[event.agent], work.state.talks[event.agent]
+    waiting = talk.queue if talk.session_id is None and not work.state.closing else ()
+    work.put(
+        event.agent,
+        Talk(
+            session_id=event.session_id,
+            starting=False,
+            running=bool(waiting),
+            queue=waiting[1:],
+            spoken=talk.spoken,
+        ),
+    )
+    for text in waiting[:1]:
+        _start(work, agent, event.session_id, text)
 
 
 def _hear(work: _Step, heard: Conversation) -> None:
@@ -164,9 +183,9 @@ def _is_for_agents(work: _Step, said: Said, here: list[Agent], *, named: bool) -
 
 def _say(work: _Step, agent: Agent, said: Said, text: str) -> None:
     talk = work.state.talks[agent.name]
-    if talk.session_id is None or work.state.closing:
+    if work.state.closing or (talk.session_id is None and not talk.starting):
         work.tell(said.room, NoAgent(agent.name, said.event_id))
-    elif not talk.running:
+    elif talk.session_id is not None and not talk.running:
         work.put(agent.name, replace(talk, running=True))
         _start(work, agent, talk.session_id, text)
     elif len(talk.queue) >= QUEUE_HOLDS:
@@ -213,7 +232,7 @@ def _lose_agent(work: _Step, event: AgentGone) -> None:
     agent, talk = work.state.agents[event.agent], work.state.talks[event.agent]
     if talk.session_id not in (None, event.session_id):
         return  # a new one runs already
-    work.put(event.agent, Talk(spoken=talk.spoken))
+    work.put(event.agent, Talk(starting=False, spoken=talk.spoken))
     _stop_typing(work, agent)
     if agent.room is not None and not work.state.closing:
         work.tell(agent.room, Gone(event.agent, event.exit_code))
@@ -223,12 +242,13 @@ def _lose_session(work: _Step, event: SessionDeleted) -> None:
     """The harness may go on to run, but nobody can speak to it: no turn begins, and none is waited for."""
     for name, talk in sorted(work.state.talks.items()):
         if talk.session_id == event.session_id:
-            work.put(name, Talk(spoken=talk.spoken))
+            work.put(name, Talk(starting=False, spoken=talk.spoken))
             _stop_typing(work, work.state.agents[name])
 
 
 def _note(work: _Step, event: StartFailed) -> None:
     room = work.state.agents[event.agent].room
+    work.put(event.agent, Talk(starting=False))
     if room is not None:
         work.tell(room, AgentNote(event.agent, event.sentence))
 

@@ -55,8 +55,6 @@ def judge(status: int, headers: Mapping[str, str], said: object) -> None:
     errcode = events.text(body, "errcode") or ""
     errcode = errcode if ERRCODE.fullmatch(errcode) else ""
     if 200 <= status < 300:  # noqa: PLR2004
-        if said is NO_JSON:
-            raise HomeserverUnreachable("Something else than the homeserver answered.", perhaps_done=True)
         return
     code = f"{status} {errcode}".rstrip()
     if status == TOO_MANY_REQUESTS or errcode == "M_LIMIT_EXCEEDED":

@@ -236,6 +236,8 @@ class Client:
         if self._nio.access_token:
             headers["Authorization"] = f"Bearer {self._nio.access_token}"
         data = None if body is None else answers.to_wire(body)
+        if self._nio.client_session is None:
+            self._nio.client_session = _session()
         with _translated():
             target = f"{path}?{urlencode(query)}" if query else path
             response = await self._nio.send(method, target, cast("Any", data), headers, timeout=limit_s)
@@ -246,8 +248,19 @@ class Client:
         if lists and isinstance(said, list):
             return {"list": cast("list[object]", said)}
         if not isinstance(said, dict):
-            raise HomeserverUnreachable("The homeserver's answer is not what Matrix says it is.", perhaps_done=True)
+            raise HomeserverUnreachable("What answered is no homeserver, or not a whole one.", perhaps_done=True)
         return cast("Source", said)
+
+
+def _session() -> aiohttp.ClientSession:
+    """The connections, made here and not by nio because of what aiohttp otherwise does behind our back.
+
+    It repeats a PUT whose connection broke. When the first try was done and the second is refused, nobody would know
+    that the event is there (design.md, rule 19).
+    """
+    session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_S))
+    session._retry_connection = False  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - there is no public switch
+    return session
 
 
 @contextmanager
@@ -306,7 +319,7 @@ def _timelines(rooms: Source) -> dict[RoomId, Timeline]:
 def _needed(answer: Source, key: str) -> str:
     found = events.text(answer, key)
     if not found:
-        raise HomeserverUnreachable("The homeserver's answer is not what Matrix says it is.", perhaps_done=True)
+        raise HomeserverUnreachable("What answered is no homeserver, or not a whole one.", perhaps_done=True)
     return found
 
 

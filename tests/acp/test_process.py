@@ -150,15 +150,32 @@ async def test_stderr_is_logged_in_short_escaped_lines_and_not_all_of_them() -> 
 async def test_a_line_of_any_length_comes_whole_to_a_slow_reader() -> None:
     with anyio.fail_after(30):
         async with running({"repeat": "x" * 100, "times": 80_000}) as (process, _):
+            while not process._reading_paused:  # noqa: ASYNC110 # pyright: ignore[reportPrivateUsage] - the agent is made to wait: nothing tells of it
+                await anyio.sleep(0.01)
             data = await read(process, b"\n")
     assert data == b"x" * 8_000_000 + b"\n"
 
 
 async def test_a_write_is_done_only_when_the_kernel_has_all_of_it() -> None:
-    async with running({"stop_reading": True}) as (process, _):
-        with anyio.move_on_after(0.3) as waiting:
-            await process.send(b"x" * 4_000_000)
-        assert waiting.cancelled_caught
+    """An agent that does not read: every write that is done left nothing in this process, and one of them never is."""
+    left: list[int] = []
+    with anyio.fail_after(10):
+        async with running({"stop_reading": True}) as (process, _):
+            with anyio.move_on_after(0.5) as waiting:
+                while True:
+                    await process.send(b"x" * 10_000)
+                    left.append(process._stdin.get_write_buffer_size())  # pyright: ignore[reportPrivateUsage]
+    assert (waiting.cancelled_caught, set(left)) == (True, {0})
+
+
+async def test_a_write_larger_than_the_pipe_arrives_whole() -> None:
+    line = b'{"x":"' + b"y" * 4_000_000 + b'"}\n'
+    with anyio.fail_after(20):
+        async with running({"raw": "ready"}) as (process, log):
+            await process.send(line)
+            await process.send(PING)
+            await read(process, b'"protocolVersion"')
+            assert (await anyio.Path(log).read_bytes()).startswith(line)
 
 
 async def test_writing_to_a_closed_stdin_is_told() -> None:

@@ -151,8 +151,20 @@ def test_only_users_are_heard_and_others_get_no_word() -> None:
     assert talk.say("!status", MALLORY) == []
 
 
-def test_words_for_an_agent_that_is_not_running_are_told_so() -> None:
+def test_words_for_an_agent_that_is_still_starting_wait_for_its_session() -> None:
     talk = Talkers(started=False)
+    talk.say("one")
+    assert talk.told == [Queued(CLAUDE, 0, EventId("$e1"))]
+    talk.say("two")
+    talk.step(SessionStarted(agent=CLAUDE, session_id=SESSION))
+    assert talk.started == [("claude", "one")]
+    talk.end()
+    assert talk.started == [("claude", "two")]
+
+
+def test_words_for_an_agent_that_could_not_be_started_are_told_so() -> None:
+    talk = Talkers(started=False)
+    talk.step(StartFailed(agent=CLAUDE, sentence="It was not found."))
     talk.say("go")
     assert talk.told == [NoAgent(CLAUDE, EventId("$e1"))]
 

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
-import anyio
 import pytest
 
 from bridge.core.errors import CredentialsRefused, EventTooLarge, RequestRefused
@@ -152,8 +151,9 @@ async def test_a_muted_bot_speaks_as_soon_as_it_may(server: Synapse) -> None:
         levels = await alice.ask("GET", path)
         await alice.ask("PUT", path, levels | {"events_default": 50})
         run.rooms.send(outgoing("t1", room=room))
-        await anyio.sleep(0.2)  # a few tries are refused; nothing tells of a refusal that is not final
-        assert run.delivered == []
+        await alice.say(room, "you are muted")
+        await run.until(lambda: texts(run))
+        assert (run.delivered, run.rooms.queued) == ([], 1)
         await alice.ask("PUT", path, levels)
         await run.until(lambda: run.delivered)
     assert isinstance(run.delivered[0], Sent)

@@ -105,6 +105,10 @@ class FakeProcess:
     # ------------------------------------------------------------------------------------------------ for the bridge
 
     @property
+    def pid(self) -> int:
+        return 0
+
+    @property
     def exit_code(self) -> int | None:
         return self._exit_code
 

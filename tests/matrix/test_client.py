@@ -218,8 +218,19 @@ async def test_a_passing_failure_is_one_and_says_whether_it_may_have_been_done(
     assert perhaps_done is error.perhaps_done
 
 
+async def test_a_send_whose_connection_broke_is_not_repeated_behind_our_back(
+    client: Client, server: Homeserver
+) -> None:
+    server.room(ROOM)
+    await client.whoami()  # so that the connection is a kept one
+    server.fail("send", Fault(done=True, drop=True), Fault(status=503))
+    with pytest.raises(HomeserverUnreachable) as caught:
+        await client.send(ROOM, "m.room.message", TEXT, TXN)
+    assert (caught.value.perhaps_done, server.count("send")) == (True, 1)
+
+
 async def test_no_connection_is_a_passing_failure_that_certainly_did_nothing() -> None:
-    client = Client("http://127.0.0.1:9", access_token="t")  # noqa: S106 - port 9, where nobody listens
+    client = Client("http://127.0.0.1:9", access_token="t")
     error = await failure(client)
     await client.close()
     assert isinstance(error, HomeserverUnreachable)

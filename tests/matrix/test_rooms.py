@@ -118,6 +118,8 @@ async def test_an_invite_to_any_other_room_is_left_alone(client: Client, server:
         server.invite("!trap", "@mallory:hs")
         server.member(ROOM, "@bob:hs", "join")
         await run.until(lambda: len(run.events(RoomSeen)) == 2)
+        run.rooms.send(outgoing("t1"))
+        await run.until(lambda: run.delivered)
     assert (server.count("join"), server.membership("!trap")) == (0, "invite")
 
 
