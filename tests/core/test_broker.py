@@ -55,6 +55,7 @@ from bridge.core.model import (
     SessionId,
     TransactionId,
     Unsatisfied,
+    UserId,
     Via,
 )
 from bridge.core.state import CLOSED_KEPT, begin
@@ -134,7 +135,7 @@ def test_a_room_that_cannot_be_used_makes_requests_undeliverable_at_once(state: 
 
 
 def test_without_a_room_or_without_approvers_nobody_can_answer() -> None:
-    for nobody in (agent(room=None), agent(approvers=frozenset())):
+    for nobody in (agent(room=None), agent(approvers=frozenset[UserId]())):
         play = Play(nobody)
         play.ask(posted=False)
         assert [o for _, o in play.outcomes] == [Cancelled()]
