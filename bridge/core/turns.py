@@ -170,7 +170,7 @@ def _meant(work: _Step, heard: Conversation, here: list[Agent], named: str | Non
         name = next((work.state.words[t] for t in heard.said.targets if t in work.state.words), None)
     if name is None:
         return here[0] if len(here) == 1 else None
-    return work.state.agents[AgentName(name)]
+    return work.state.agents.get(AgentName(name))  # an old prompt's agent may be gone from the config
 
 
 def _is_for_agents(work: _Step, said: Said, here: list[Agent], *, named: bool) -> bool:

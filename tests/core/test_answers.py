@@ -1,5 +1,7 @@
 """Rules 13 to 16: who may answer, which request is meant, what counts, and what people are told."""
 
+from dataclasses import replace
+
 import pytest
 
 from bridge.core.events import (
@@ -12,8 +14,8 @@ from bridge.core.events import (
     WhichPrompt,
     WrongNumber,
 )
-from bridge.core.model import Ending, EventId, Meaning, Phase, RequestId, Selected, UserId, Via
-from tests.core.play import ALICE, ALLOW, BOB, MALLORY, REJECT, Play, agent, option
+from bridge.core.model import AgentName, Ending, EventId, Meaning, Phase, RequestId, Selected, UserId, Via
+from tests.core.play import ALICE, ALLOW, BOB, MALLORY, NOTHING_FOUND, REJECT, Play, agent, option
 
 ELSEWHERE = EventId("$elsewhere")
 
@@ -357,3 +359,16 @@ def test_an_answer_at_the_very_instant_of_expiry_is_late() -> None:
     assert decision is not None
     assert (decision.ending, decision.option) == (Ending.EXPIRED, REJECT)
     assert isinstance(play.told()[0], TooLate)
+
+
+def test_nobody_answers_a_prompt_whose_agent_the_config_does_not_know_any_more() -> None:
+    play = Play()
+    asked = play.ask()
+    event_id = play.event_of(asked)
+    play.reply(asked, "3")
+    play.deliver(asked)
+    later = Play(agent(name=AgentName("codex")), found=replace(NOTHING_FOUND, closed=(play.request(asked),)))
+    later.say("1", ALICE, event_id)
+    assert [type(m) for m in later.told()] == [NotAllowed]
+    later.react(event_id, "1", BOB)
+    assert later.outcomes == []

@@ -281,6 +281,12 @@ def test_words_under_an_agents_prompt_or_message_are_for_that_agent() -> None:
     assert talk.started == [("claude", "and now?")]
 
 
+def test_words_under_a_prompt_of_an_agent_that_the_config_dropped_are_asked_about() -> None:
+    talk = Talkers()
+    talk.say("why?", aimed=CODEX)
+    assert talk.told == [WhichAgent((CLAUDE,), EventId("$e1"))]
+
+
 def test_only_the_latest_messages_of_agents_are_remembered() -> None:
     talk = Talkers()
     for number in range(turns.WORDS_KEPT + 1):
