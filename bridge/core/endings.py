@@ -16,6 +16,7 @@ from bridge.core.events import (
     Log,
     Priority,
     Receipt,
+    Replaced,
     Respond,
     Send,
     StoreDecision,
@@ -40,7 +41,7 @@ from bridge.core.model import (
     Via,
 )
 from bridge.core.policy import expire
-from bridge.core.state import Entry, Step, without
+from bridge.core.state import Entry, Leaving, Step, without
 
 
 class Cause(Enum):
@@ -188,14 +189,16 @@ def _end(step: Step, entry: Entry, ending: Ending, *, delivered: bool) -> None:
 
 def close_prompt(step: Step, request: Request, event_id: EventId) -> None:
     """The one edit of an ended prompt. Its transaction id names the message, so it cannot happen twice."""
-    step.do(
-        Send(
-            room=request.room,
-            message=Closing(replace(request, event_id=event_id)),
-            priority=Priority.EDIT,
-            transaction_id=TransactionId(f"{request.request_id}/closing/{event_id}"),
-        )
+    edit(step, request, Closing(replace(request, event_id=event_id)), f"{request.request_id}/closing/{event_id}")
+
+
+def edit(step: Step, request: Request, message: Closing | Replaced, transaction_id: str) -> None:
+    """Edit a prompt; what the homeserver finds too large goes out shorter, or the room would show it as waiting."""
+    send = Send(
+        room=request.room, message=message, priority=Priority.EDIT, transaction_id=TransactionId(transaction_id)
     )
+    step.leave(TransactionId(transaction_id), Leaving(request.request_id, request.revision, again=send))
+    step.do(send)
 
 
 def _mark_unseen(step: Step, entry: Entry, by: str | None) -> None:

@@ -95,7 +95,7 @@ def bind(work: Step, transaction_id: TransactionId, event_id: EventId) -> None:
         return
     work.state = replace(work.state, leaving=without(work.state.leaving, transaction_id))
     entry = work.state.entries.get(leaving.request_id)
-    if entry is None:
+    if entry is None or leaving.again is not None:
         return
     work.show(event_id, Shown(leaving.request_id, leaving.revision, leaving.confirmation))
     if leaving.confirmation:
@@ -154,14 +154,7 @@ def _seed(work: Step, entry: Entry, event_id: EventId) -> None:
 
 
 def _say_replaced(work: Step, request: Request, old: EventId) -> None:
-    work.do(
-        Send(
-            room=request.room,
-            message=Replaced(request, old),
-            priority=Priority.EDIT,
-            transaction_id=TransactionId(f"{request.request_id}/replaced/{old}"),
-        )
-    )
+    endings.edit(work, request, Replaced(request, old), f"{request.request_id}/replaced/{old}")
 
 
 def place(work: Step, event: Echoed) -> None:
@@ -193,13 +186,26 @@ def lose_message(work: Step, event_id: EventId) -> None:
 def fail_to_send(work: Step, event: SendFailed | TooLarge) -> None:
     """A prompt that is too large is posted shorter; one that can never be posted ends `undeliverable` (rule 4)."""
     leaving = work.state.leaving.get(event.transaction_id)
-    entry = work.state.entries.get(leaving.request_id) if leaving else None
-    if leaving is None or entry is None:
+    if leaving is None:
         return
     work.state = replace(work.state, leaving=without(work.state.leaving, event.transaction_id))
+    if leaving.again is not None:
+        if isinstance(event, TooLarge):
+            _send_shorter(work, leaving, leaving.again)
+        return
+    entry = work.state.entries.get(leaving.request_id)
+    if entry is None:
+        return
     if event.transaction_id != entry.transaction_id or entry.request.phase is not Phase.PENDING:
         return
     if isinstance(event, TooLarge):
         post(work, replace(entry, shrink=entry.shrink + 1))
     else:
         endings.end(work, replace(entry, transaction_id=None), Cause.NO_WAY)
+
+
+def _send_shorter(work: Step, leaving: Leaving, send: Send) -> None:
+    transaction_id = TransactionId(f"{send.transaction_id}/shorter")
+    send = replace(send, shrink=send.shrink + 1, transaction_id=transaction_id)
+    work.leave(transaction_id, replace(leaving, again=send))
+    work.do(send)

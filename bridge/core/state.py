@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from immutables import Map
 
-from bridge.core.events import Effect, RoomState, Rules, Snapshot
+from bridge.core.events import Effect, RoomState, Rules, Send, Snapshot
 from bridge.core.model import (
     Agent,
     AgentName,
@@ -74,11 +74,12 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """What an outgoing event will be once the homeserver has taken it."""
+    """What an outgoing event will be once the homeserver has taken it; `again`: what to send shorter if it is too large."""
 
     request_id: RequestId
     revision: int
     confirmation: bool = False
+    again: Send | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,7 +172,7 @@ class Weighing:
                     whole=envelope.whole,
                 )
                 self._step(composed, work)
-        if not worded and isinstance(send.message, Prompt) and send.transaction_id is not None:
+        if not worded and send.transaction_id is not None:
             self._step(SendFailed(transaction_id=send.transaction_id, sentence="It fits no event."), work)
 
     def word(

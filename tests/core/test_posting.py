@@ -1,4 +1,4 @@
-"""The messages of a request: bound, changed, lost, too large, confirmed."""
+"""The messages of a request: bound, changed, lost, too large."""
 
 from dataclasses import replace
 
@@ -7,7 +7,6 @@ import pytest
 from bridge.core.events import (
     Closing,
     Composed,
-    Confirm,
     Echoed,
     NotAllowed,
     Prompt,
@@ -195,6 +194,34 @@ def test_a_request_that_changes_twice_edits_each_old_message_once() -> None:
     assert len(transaction_ids(play)) == len(set(transaction_ids(play)))
 
 
+def test_an_edit_that_is_too_large_goes_out_shorter_under_a_new_id() -> None:
+    play = Play()
+    asked = play.ask()
+    change(play, command="ls")
+    play.post(asked)
+    for expected in (Replaced, Closing):
+        (send,) = [e for e in play.effects if isinstance(e, Send) and isinstance(e.message, expected)]
+        assert send.transaction_id is not None
+        (shorter,) = play.step(TooLarge(transaction_id=send.transaction_id))
+        assert isinstance(shorter, Send)
+        assert (shorter.message, shorter.shrink) == (send.message, 1)
+        assert shorter.transaction_id not in (None, send.transaction_id)
+        assert play.step(Sent(transaction_id=shorter.transaction_id, event_id=EventId("$edit"))) == []
+        play.reply(asked, "3")
+        play.deliver(asked)
+    assert len(play.state.leaving) == 0
+
+
+def test_an_edit_that_can_never_be_sent_leaves_nothing_behind() -> None:
+    play = Play()
+    asked = play.ask()
+    play.reply(asked, "3")
+    (send,) = [e for e in play.deliver(asked) if isinstance(e, Send)]
+    assert send.transaction_id is not None
+    assert play.step(SendFailed(transaction_id=send.transaction_id, sentence="no")) == []
+    assert len(play.state.leaving) == 0
+
+
 def test_an_old_message_does_not_go_on_looking_open_when_the_new_one_never_left() -> None:
     play = Play()
     asked = play.ask()
@@ -311,133 +338,3 @@ def test_a_withheld_prompt_of_a_decided_request_changes_nothing() -> None:
     transaction_id = play.state.entries[asked].transaction_id
     assert transaction_id is not None
     assert play.step(SendFailed(transaction_id=transaction_id, sentence="It was withheld.")) == []
-
-
-# ------------------------------------------------------------------------------------------ rule 10: not shown whole
-
-
-def confirmation_of(play: Play) -> EventId:
-    (send,) = [e for e in play.effects if isinstance(e, Send) and isinstance(e.message, Confirm)]
-    assert send.transaction_id is not None
-    event_id = EventId(f"$confirm/{send.transaction_id}")
-    play.step(Sent(transaction_id=send.transaction_id, event_id=event_id))
-    return event_id
-
-
-@pytest.mark.parametrize("words", ["confirm", "Confirm", "Allow once", "allow once"])
-def test_an_allow_of_what_was_not_shown_whole_is_confirmed_by_a_reply_of_the_same_person(words: str) -> None:
-    play = Play()
-    play.ask(whole=False)
-    play.say("1")
-    assert play.outcomes == []
-    question = confirmation_of(play)
-    play.say(words, ALICE, question)
-    assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
-
-
-def test_a_reply_to_the_question_confirms_in_the_thread_of_the_prompt_too() -> None:
-    play = Play()
-    asked = play.ask(whole=False)
-    prompt = play.event_of(asked)
-    play.say("1", ALICE, prompt, in_thread=True)
-    question = confirmation_of(play)
-    play.say("confirm", ALICE, prompt, in_thread=True)
-    assert play.outcomes == []
-    play.say("confirm", ALICE, prompt, question, in_thread=True)
-    assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
-
-
-def test_nothing_else_confirms() -> None:
-    play = Play()
-    play.ask(whole=False)
-    play.say("1")
-    question = confirmation_of(play)
-    for text in ("1", "yes", "Always allow"):
-        play.say(text, ALICE, question)
-        question = confirmation_of(play)
-    play.react(question, "1")
-    assert play.effects == []
-    play.say("confirm", BOB, question)
-    play.say("confirm", MALLORY, question)
-    assert len(play.told(NotAllowed)) == 1
-    play.say("confirm")
-    assert play.outcomes == []
-
-
-def test_an_older_question_confirms_nothing_any_more() -> None:
-    play = Play()
-    play.ask(whole=False)
-    play.say("1")
-    first = confirmation_of(play)
-    play.say("2")
-    confirmation_of(play)
-    play.say("confirm", ALICE, first)
-    assert play.outcomes == []
-    assert len(play.told(TooLate)) == 1
-
-
-def test_a_refusal_needs_no_second_step_on_the_prompt_or_under_the_question() -> None:
-    play = Play()
-    asked = play.ask(whole=False)
-    play.say("1")
-    play.reply(asked, "3", BOB)
-    assert [o for _, o in play.outcomes] == [Selected("opt-reject")]
-
-    play = Play()
-    play.ask(whole=False)
-    play.say("1")
-    play.say("Reject", ALICE, confirmation_of(play))
-    assert [o for _, o in play.outcomes] == [Selected("opt-reject")]
-
-
-def test_a_confirmation_lapses_with_its_request() -> None:
-    play = Play()
-    asked = play.ask(whole=False)
-    play.say("1")
-    question = confirmation_of(play)
-    play.reply(asked, "3", BOB)
-    play.deliver(asked)
-    play.say("confirm", ALICE, question)
-    assert len(play.told(TooLate)) == 1
-    play.say("confirm", MALLORY, question)
-    assert [type(m) for m in play.told()] == [NotAllowed]
-    assert len(play.outcomes) == 1
-
-
-def test_two_people_may_each_be_asked_to_confirm() -> None:
-    play = Play()
-    play.ask(whole=False)
-    play.say("1")
-    alices = confirmation_of(play)
-    play.say("2", BOB)
-    bobs = confirmation_of(play)
-    play.say("confirm", ALICE, bobs)
-    assert play.outcomes == []
-    play.say("confirm", ALICE, alices)
-    assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
-
-
-def test_a_changed_request_forgets_what_was_to_be_confirmed() -> None:
-    play = Play()
-    asked = play.ask(whole=False)
-    play.say("1")
-    question = confirmation_of(play)
-    change(play, command="rm -rf /")
-    play.post(asked, whole=False)
-    play.say("confirm", ALICE, question)
-    assert play.outcomes == []
-
-
-def test_a_forgotten_confirmation_leaves_nothing_behind() -> None:
-    play = Play()
-    asked = play.ask(whole=False)
-    play.say("1")
-    confirmation_of(play)
-    play.say("2", BOB)
-    play.reply(asked, "3", BOB)
-    play.deliver(asked)
-    for _ in range(100):
-        other = play.ask()
-        play.reply(other, "3")
-        play.deliver(other)
-    assert not any(shown.request_id == asked for shown in play.state.shown.values())
