@@ -31,6 +31,7 @@ from bridge.core.replies import list_forms
 K = TypeVar("K")
 V = TypeVar("V")
 
+NO_REQUESTS = Map[RequestId, None]()
 CLOSED_KEPT = 100  # ended prompts a room remembers: late answerers are told how theirs ended
 
 
@@ -121,8 +122,8 @@ class State:
     sessions: Map[SessionId, Session] = field(default_factory=Map[SessionId, Session])
     entries: Map[RequestId, Entry] = field(default_factory=Map[RequestId, Entry])
     calls: Map[CallRef, RequestId] = field(default_factory=Map[CallRef, RequestId])
-    tool_calls: Map[tuple[SessionId, str], frozenset[RequestId]] = field(
-        default_factory=Map[tuple[SessionId, str], frozenset[RequestId]]
+    tool_calls: Map[tuple[SessionId, str], Map[RequestId, None]] = field(  # some agents ask everything under one id
+        default_factory=Map[tuple[SessionId, str], Map[RequestId, None]]
     )
     shown: Map[EventId, Shown] = field(default_factory=Map[EventId, Shown])
     leaving: Map[TransactionId, Leaving] = field(default_factory=Map[TransactionId, Leaving])
@@ -179,7 +180,7 @@ class Step:
             sessions=state.sessions.set(
                 request.session_id, replace(session, waiting=session.waiting.set(request.request_id, None))
             ),
-            tool_calls=state.tool_calls.set(key, state.tool_calls.get(key, frozenset()) | {request.request_id}),
+            tool_calls=state.tool_calls.set(key, state.tool_calls.get(key, NO_REQUESTS).set(request.request_id, None)),
         )
         self.put(entry)
         if request.number:
@@ -198,7 +199,7 @@ class Step:
         request, state = entry.request, self.state
         session = state.sessions[request.session_id]
         key = (request.session_id, request.tool_call_id)
-        others = state.tool_calls.get(key, frozenset()) - {request.request_id}
+        others = without(state.tool_calls.get(key, NO_REQUESTS), request.request_id)
         self.state = replace(
             state,
             sessions=state.sessions.set(

@@ -52,7 +52,10 @@ def test_the_timeline_binds_the_prompt_when_it_comes_before_the_answer_of_the_ho
     assert play.request(asked).placed
     play.react(EventId("$p"), "1")
     assert play.outcomes != []
+    before = play.state
     assert play.step(Sent(transaction_id=transaction_id, event_id=EventId("$p"))) == []
+    play.state = before
+    assert play.step(TooLarge(transaction_id=transaction_id)) == []
 
 
 def test_events_of_the_bot_that_are_no_prompts_bind_nothing() -> None:
@@ -294,7 +297,10 @@ def test_a_message_of_a_forgotten_request_binds_nothing() -> None:
     transaction_id = play.state.entries[asked].transaction_id
     assert transaction_id is not None
     play.state = replace(play.state, entries=play.state.entries.delete(asked))
+    before = play.state
     assert play.step(Sent(transaction_id=transaction_id, event_id=EventId("$p"))) == []
+    play.state = before
+    assert play.step(TooLarge(transaction_id=transaction_id)) == []
 
 
 def test_a_prompt_that_a_moderator_removes_is_posted_again_once_and_then_its_loss_is_said() -> None:
