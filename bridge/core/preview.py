@@ -26,8 +26,6 @@ LARGEST_INDENTED = 256 * 1024
 BITS_OF_DECIMALS = 10_000
 """Whole numbers up to this size are written in decimals; Python refuses to for much larger ones."""
 
-NOTE_LABEL = "Note"
-NOTE_PREFIX = "Preview is incomplete: "
 MASKED_NOTE = "a secret is masked"
 TOO_DEEP = "a value is nested too deeply to be shown"
 KIND_UNKNOWN = "the kind of action is unknown"

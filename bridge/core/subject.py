@@ -38,7 +38,7 @@ def describe(tool_call: JsonObject, *, cwd: str) -> Description:
     """What a merged tool call asks for, ready to be shown: whole, masked, escaped.
 
     `notes` holds the reasons found here, without the words in front of them (`a secret is masked`). The item `Note` is
-    not in `preview`: whoever cuts the preview to fit knows more reasons, and appends it with `preview.compose_note`.
+    not in `preview`: whoever cuts the preview to fit knows more reasons, and appends it.
     The essence and the subjects hold raw values.
     """
     call = read_tool_call(tool_call)

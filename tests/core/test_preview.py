@@ -10,7 +10,6 @@ from bridge.core.preview import (
     PORT_INVALID,
     TOO_DEEP,
     Preview,
-    compose_note,
     describe_subject,
     is_port,
     write_host,
@@ -55,11 +54,6 @@ def _fields(kind: JsonValue, members: JsonObject) -> list[tuple[str, str]]:
         (item.label, item.value if isinstance(item, Field) else item.text)
         for item in describe_subject(kind, members).items
     ]
-
-
-def test_the_note_says_all_reasons() -> None:
-    note = Field("Note", "Preview is incomplete: a secret is masked; 12,345 bytes left out")
-    assert note == compose_note(("a secret is masked", "12,345 bytes left out"))
 
 
 def test_values_are_masked_and_then_escaped() -> None:
