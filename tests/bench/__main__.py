@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - it prints
 """The benchmark: `python -m tests.bench`, without arguments. It prints a table, then one JSON line for each figure."""
 
 import asyncio

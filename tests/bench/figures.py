@@ -25,7 +25,12 @@ class Figure:
 
 
 def measure(
-    name: str, values: Sequence[float], *, unit: str = "ms", most: float | None = None, floors: dict[str, "Figure"] | None = None
+    name: str,
+    values: Sequence[float],
+    *,
+    unit: str = "ms",
+    most: float | None = None,
+    floors: dict[str, "Figure"] | None = None,
 ) -> Figure:
     """The figure of these values; the goal is that the p95 is under `most`."""
     ordered = sorted(values)
@@ -50,17 +55,19 @@ def compare(name: str, value: float, goal: str, *, met: bool, unit: str = "x", r
 
 def show(figures: Sequence[Figure]) -> str:
     """The table."""
-    rows = [("figure", "runs", "median", "p95", "worst", "to floor", "goal", "")]
+    rows: list[tuple[str, ...]] = [("figure", "runs", "median", "p95", "worst", "to floor", "goal", "")]
     for figure in figures:
         ratios = " ".join(f"{name} {ratio:.2f}x" for name, ratio in (figure.ratios or {}).items())
         numbers = [
-            "" if value is None else f"{value:,.{2 if value < 100 else 0}f} {figure.unit}"  # noqa: PLR2004
+            "" if value is None else f"{value:,.{2 if value < 100 else 0}f} {figure.unit}"
             for value in (figure.median, figure.p95, figure.worst)
         ]
         word = {None: "", True: "met", False: "MISSED"}[figure.met]
         rows.append((figure.name, f"{figure.runs:,}", *numbers, ratios, figure.goal, word))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def dump(figure: Figure) -> str:

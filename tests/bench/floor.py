@@ -19,7 +19,7 @@ import aiohttp
 
 from tests.bench.homeserver import API, ROOM
 
-TOKEN = "floor"  # noqa: S105 - the account's name on the stub
+TOKEN = "floor"  # the account's name on the stub
 DISK_BYTES = 4_194_304  # as large as SQLite lets its write-ahead log become
 
 

@@ -115,8 +115,21 @@ async def _flood(stage: Stage, pid: int, events: list[str]) -> list[Figure]:
     grown = peak - before
     return [
         Figure(name=f"{FLOOD_LINES:,} updates", unit="lines/s", runs=1, median=speed),
-        compare("  longest delay of an answer meanwhile", slowest, f"< {FLOOD_GOAL_MS:g} ms", met=slowest < FLOOD_GOAL_MS, unit="ms", runs=len(times.values["answer"])),
-        compare("  memory that it took", grown, f"< {FLOOD_MEMORY_GOAL_MB:g} MB", met=grown < FLOOD_MEMORY_GOAL_MB, unit="MB"),
+        compare(
+            "  longest delay of an answer meanwhile",
+            slowest,
+            f"< {FLOOD_GOAL_MS:g} ms",
+            met=slowest < FLOOD_GOAL_MS,
+            unit="ms",
+            runs=len(times.values["answer"]),
+        ),
+        compare(
+            "  memory that it took",
+            grown,
+            f"< {FLOOD_MEMORY_GOAL_MB:g} MB",
+            met=grown < FLOOD_MEMORY_GOAL_MB,
+            unit="MB",
+        ),
     ]
 
 
@@ -204,10 +217,14 @@ def _judge(times: Times, size: int, first: dict[str, Figure]) -> list[Figure]:
         )
         ratio = (figure.ratios or {})["sync"]
         figures += [figure, bare, synced]
-        figures.append(compare("  p95 to the floor with one sync", ratio, f"< {FLOOR_GOAL:g} x", met=ratio < FLOOR_GOAL))
+        figures.append(
+            compare("  p95 to the floor with one sync", ratio, f"< {FLOOR_GOAL:g} x", met=ratio < FLOOR_GOAL)
+        )
         if figure.p95 is not None and (few := first.setdefault(act, figure)).p95 and figure is not few:
             scale = figure.p95 / few.p95
             met = scale < SCALE_GOAL if size == SIZES[-1] else None
             goal = f"< {SCALE_GOAL:g} x" if size == SIZES[-1] else ""
-            figures.append(Figure(name=f"  p95 to that of {SIZES[0]} waiting", unit="x", runs=1, median=scale, goal=goal, met=met))
+            figures.append(
+                Figure(name=f"  p95 to that of {SIZES[0]} waiting", unit="x", runs=1, median=scale, goal=goal, met=met)
+            )
     return figures

@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.bench.homeserver import BOT, PERSON, ROOM
 
-TOKEN = "bridge"  # noqa: S105 - the account's name on the stub
+TOKEN = "bridge"  # the account's name on the stub
 AGENT = Path(__file__).with_name("agent.py")
 ROOT = AGENT.parents[2]
 REPORT_WAIT_S = 60.0  # a report that has not come by then never will
@@ -94,12 +94,12 @@ class Stage:
         """Wait until this account has sent everything and its sync waits at the end of what happened."""
         now = asyncio.get_running_loop().time
         async with asyncio.timeout(REPORT_WAIT_S):
-            while name not in self._held or now() - self._last_at < QUIET_S:
+            while name not in self._held or now() - self._last_at < QUIET_S:  # noqa: ASYNC110 - that nothing happens is no event
                 await asyncio.sleep(LOOK_S)
 
 
 @contextmanager
-def make_folder() -> Iterator[Path]:
+def make_folder() -> Generator[Path]:
     """A folder on a real disk: where a machine keeps /tmp in memory, a commit would cost nothing."""
     where = None if os.environ.get("TMPDIR") or not os.access("/var/tmp", os.W_OK) else "/var/tmp"  # noqa: S108
     with tempfile.TemporaryDirectory(prefix="bridge-bench-", dir=where) as folder:
@@ -121,7 +121,7 @@ async def set_up(folder: Path) -> AsyncGenerator[tuple[Stage, str]]:
 
 
 @contextmanager
-def running(words: Sequence[str], log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def running(words: Sequence[str], log: Path | None = None) -> Generator[subprocess.Popen[bytes]]:
     """A Python program, ended at the end."""
     with (log or Path(os.devnull)).open("ab") as stderr:
         process = subprocess.Popen(  # noqa: S603 - our own programs
@@ -160,7 +160,7 @@ async def run_bridge(stage: Stage, homeserver: str, agents: Sequence[str]) -> As
         f'user_id = "{BOT}"\naccess_token_file = "token"\n' + "\n".join(sections)
     )
     log = folder / "log"
-    with running([*os.environ.get("BENCH_PYTHON", "").split(), "-m", "bridge", "--config", str(config), "run"], log) as process:
+    with running(["-m", "bridge", "--config", str(config), "run"], log) as process:
         try:
             for name in agents:
                 await stage.hear(name, "ready")
