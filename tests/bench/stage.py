@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,14 @@ class Stage:
         if listener is None:
             raise AssertionError("unreachable")
         self._listeners.add(listener)
-        first: Report = json.loads(await reader.readline())
-        name = first["name"]
-        self._writers[name] = writer
-        self._note(name, {"kind": "here", **first})
-        async for line in reader:
-            self._note(name, json.loads(line))
+        # A cancelled one is the benchmark ended early: asyncio would print a traceback for each.
+        with suppress(asyncio.CancelledError):
+            first: Report = json.loads(await reader.readline())
+            name = first["name"]
+            self._writers[name] = writer
+            self._note(name, {"kind": "here", **first})
+            async for line in reader:
+                self._note(name, json.loads(line))
         writer.close()
 
     def _note(self, process: str, report: Report) -> None:
