@@ -101,8 +101,7 @@ async def _flood(stage: Stage, pid: int, events: list[str]) -> list[Figure]:
             break
         if answer["id"] != number:
             raise SystemExit(f"Answer {answer['id']} came instead of {number}.")
-        if said:  # 0: the bridge had not yet asked for more when it was said
-            times.add("answer", said, answer["at"])
+        times.add("answer", said, answer["at"])
         peak = max(peak, read_memory(pid))
         await asyncio.sleep(FLOOD_PAUSE_S)
     while not ended:
