@@ -214,7 +214,7 @@ def _folded(text: str) -> str:
     text = _visible(text)
     if len(text) > ANSWER_MAX_CHARS:
         return ""
-    if text.isascii():  # nearly every name, id and answer, several times for each question: NFKC leaves these as they are
+    if text.isascii():  # nearly every name, id and answer: NFKC leaves it as it is
         return " ".join(text.lower().split())
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text.translate(_PLAIN)).casefold())
     return " ".join(text.translate(_PLAIN).split())
