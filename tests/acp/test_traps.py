@@ -196,7 +196,7 @@ async def test_odd_members_of_a_tool_call_are_no_reason_not_to_ask() -> None:
         async with driving() as driven:
             odd: JsonValue = {"toolCallId": "c1", "title": 42, "kind": "frobnicate", "content": [{"type": "weird"}]}
             asked = await driven.asked(toolCall=odd)
-            assert (asked.description.title, asked.description.tool_kind) == ("an action", "frobnicate")
+            assert (asked.description.title, asked.description.tool_kind) == ("frobnicate", "frobnicate")
 
 
 async def test_a_withdrawn_request_is_told_and_gets_one_answer() -> None:

@@ -230,7 +230,7 @@ async def test_a_send_whose_connection_broke_is_not_repeated_behind_our_back(
 
 
 async def test_no_connection_is_a_passing_failure_that_certainly_did_nothing() -> None:
-    client = Client("http://127.0.0.1:9", access_token="t")  # noqa: S106 - port 9, where nobody listens
+    client = Client("http://127.0.0.1:9", access_token="t")
     error = await failure(client)
     await client.close()
     assert isinstance(error, HomeserverUnreachable)
