@@ -45,7 +45,14 @@ class BotAccount:
         except RequestRefused as refused:
             if refused.status != 403:  # noqa: PLR2004 - what the specification gives to who is not in the room
                 raise
-            return RoomReport(state=RoomState.NOT_JOINED, may_send=False, may_react=False, people=frozenset())
+            batch = await self._client.sync(None, timeout_ms=0, full_state=False, rooms=[room_id])
+            return RoomReport(
+                state=RoomState.NOT_JOINED,
+                invited=room_id in batch.invites,
+                may_send=False,
+                may_react=False,
+                people=frozenset(),
+            )
         by_kind = {events.kind(source): source for source in state if not source.get("state_key")}
         people = {m.user for m in map(events.membership, state) if m is not None and m.now == "join"}
         standing = RoomState.JOINED if self._bot in people else RoomState.NOT_JOINED
