@@ -157,12 +157,12 @@ def _load(args: argparse.Namespace) -> "Config":
     return config.load(config.find(args.config, os.environ))
 
 
-def _load_for_service(args: argparse.Namespace) -> "Config":
+def _load_for_service(args: argparse.Namespace, *, quiet: bool = False) -> "Config":
     """The config, with the log set up and every secret hidden in it."""
     from bridge import config, logs
 
     loaded = _load(args)
-    logs.set_up(debug=args.debug)
+    logs.set_up(debug=args.debug, quiet=quiet)
     secrets = config.read_secrets(loaded)
     for secret in (secrets.access_token, secrets.password):
         if secret is not None:
@@ -178,7 +178,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    loaded = _load_for_service(args)
+    loaded = _load_for_service(args, quiet=True)
     from bridge import app, config
 
     return app.check(loaded, config.find(args.config, os.environ))

@@ -26,8 +26,13 @@ def hide(secret: str) -> None:
     _hidden.sort(key=len, reverse=True)
 
 
-def set_up(*, debug: bool = False, stream: TextIO | None = None, terminal: bool | None = None) -> None:
-    """Send every log event to `stream` (stderr): for people where it is a terminal, else as JSON lines."""
+def set_up(
+    *, debug: bool = False, quiet: bool = False, stream: TextIO | None = None, terminal: bool | None = None
+) -> None:
+    """Send every log event to `stream` (stderr): for people where it is a terminal, else as JSON lines.
+
+    `quiet`: warnings and errors only, for a command whose own lines say what happens.
+    """
     out: TextIO = stream or sys.stderr
     terminal = out.isatty() if terminal is None else terminal
     prepare: list[structlog.typing.Processor] = [
@@ -44,7 +49,9 @@ def set_up(*, debug: bool = False, stream: TextIO | None = None, terminal: bool 
     ]
     structlog.configure(
         processors=[*prepare, *finish],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if debug else logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO
+        ),
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,  # module loggers made before this call follow it
     )

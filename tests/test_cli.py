@@ -74,8 +74,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
 
 
-def _set_up_nothing(*, debug: bool) -> None:
-    del debug
+def _set_up_nothing(*, debug: bool, quiet: bool = False) -> None:
+    del debug, quiet
 
 
 def _put_in_place(monkeypatch: pytest.MonkeyPatch, package: ModuleType, name: str, **names: object) -> None:
@@ -144,6 +144,20 @@ def test_a_service_command_gets_the_config_and_gives_its_exit_code(command: str,
     app.act = lambda: 4
     assert cli.main([command]) == 4
     assert app.configs[0].matrix.user_id == "@bot:hs"
+
+
+def test_check_says_its_lines_alone_and_run_logs_what_happens(app: FakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def set_up(*, debug: bool, quiet: bool = False) -> None:
+        del debug
+        asked.append(quiet)
+
+    monkeypatch.setattr(logs, "set_up", set_up)
+    for command in ("check", "run"):
+        cli.main([command])
+    assert asked == [True, False]
+    assert len(app.configs) == 2
 
 
 def test_the_secrets_are_hidden_in_the_log_before_the_service_runs(app: FakeApp) -> None:

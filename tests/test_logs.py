@@ -114,6 +114,18 @@ def test_debug_events_are_for_debug_alone() -> None:
     assert (quiet.getvalue(), _read(loud)["event"]) == ("", "y")
 
 
+def test_a_quiet_log_holds_warnings_alone_unless_it_is_for_debug() -> None:
+    stream = io.StringIO()
+    logs.set_up(quiet=True, stream=stream)
+    structlog.get_logger().info("x")
+    structlog.get_logger().warning("y")
+    assert _read(stream)["event"] == "y"
+    stream = io.StringIO()
+    logs.set_up(debug=True, quiet=True, stream=stream)
+    structlog.get_logger().debug("z")
+    assert _read(stream)["event"] == "z"
+
+
 def test_a_librarys_warning_takes_the_same_way_out() -> None:
     stream = _set_up()
     logging.getLogger("aiohttp.client").info("not this")

@@ -93,7 +93,7 @@ async def open_session(
     current = modes[0].current if modes else None
     if mode is not None:
         current = await _set_mode(connection, name, session_id, mode, modes)
-    offered = tuple(one for way in modes for one in way.offered)
+    offered = _all_of(modes)
     return OpenedSession(
         harness_session_id=session_id,
         greeting=greeting,
@@ -131,8 +131,7 @@ async def _open(connection: Connection, name: str, cwd: str, greeting: Greeting)
 async def _set_mode(connection: Connection, name: str, session_id: str, mode: str, modes: tuple[Modes, ...]) -> str:
     way = next((way for way in modes if mode in way.offered), None)
     if way is None:
-        offered = tuple(dict.fromkeys(one for way in modes for one in way.offered))
-        raise AgentStartFailed(f"Agent {name} has no mode {mode}. {_offer('Its modes are', offered)}")
+        raise AgentStartFailed(f"Agent {name} has no mode {mode}. {_offer('Its modes are', _all_of(modes))}")
     if way.current == mode:
         return mode
     if way.config_id is None:
@@ -144,6 +143,11 @@ async def _set_mode(connection: Connection, name: str, session_id: str, mode: st
         if now.config_id == way.config_id and now.current not in {None, mode}:
             raise AgentStartFailed(f"Agent {name} did not change to mode {mode}.")
     return mode
+
+
+def _all_of(modes: tuple[Modes, ...]) -> tuple[str, ...]:
+    """Each mode once: claude-agent-acp offers the same ones in both ways."""
+    return tuple(dict.fromkeys(one for way in modes for one in way.offered))
 
 
 async def _ask(name: str, call: Awaitable[_T]) -> _T:

@@ -50,13 +50,24 @@ def new_device_id() -> str:
 
 @asynccontextmanager
 async def connect(homeserver: str) -> AsyncGenerator[HomeserverAccounts]:
-    """The accounts of this homeserver; a bare server name is reached over https."""
-    yield HomeserverAccounts(address_of(homeserver))
+    """The accounts of this homeserver, named by its address or its server name."""
+    yield HomeserverAccounts(await find_address(homeserver))
 
 
-def address_of(homeserver: str) -> str:
-    """The address to call: as it is written, or https for a bare name."""
-    return homeserver if homeserver.startswith(("http://", "https://")) else f"https://{homeserver}"
+async def find_address(homeserver: str) -> str:
+    """The address to call: as it is written, or for a bare server name the one that this server names, else its own."""
+    if homeserver.startswith(("http://", "https://")):
+        return homeserver
+    return await follow(f"https://{homeserver}")
+
+
+async def follow(address: str) -> str:
+    """Where the server at this address says that its homeserver is (client-server API, Well-known URI)."""
+    client = Client(address)
+    try:
+        return await client.delegate() or address
+    finally:
+        await client.close()
 
 
 async def log_in_here(wish: Wish) -> int:
@@ -65,8 +76,9 @@ async def log_in_here(wish: Wish) -> int:
     return 0
 
 
-async def open_account(config: Config) -> LoggedIn:
-    """The account that `run` speaks as: the token of the config, the kept one, or a login with the password."""
+async def open_account(config: Config) -> tuple[str, LoggedIn]:
+    """The homeserver's address and the account that `run` speaks as: the config's token, the kept one, or a login."""
+    address = await find_address(config.matrix.homeserver)
     found = read_secrets(config)
 
     def password() -> str:
@@ -74,10 +86,11 @@ async def open_account(config: Config) -> LoggedIn:
             raise ConfigError("There is no token that works and no password: run `acp-matrix-bridge login`.")
         return found.password.get_secret_value()
 
-    return await sign_in(
-        HomeserverAccounts(address_of(config.matrix.homeserver)),
+    account = await sign_in(
+        HomeserverAccounts(address),
         user_id=UserId(config.matrix.user_id),
         token_file=config.saved_token_file,
         access_token=found.access_token.get_secret_value() if found.access_token else None,
         ask_password=password,
     )
+    return address, account

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bridge.acp.agent import Harnesses
-from bridge.app.accounts import HomeserverAccounts, address_of
+from bridge.app.accounts import HomeserverAccounts, find_address
 from bridge.app.service import find_uids, make_launch, new_session_id, read_version
 from bridge.config import Config, read_secrets
-from bridge.core.errors import CredentialsRefused, RequestRefused
+from bridge.core.errors import CredentialsRefused, MatrixError, RequestRefused
 from bridge.core.events import Event, RoomState
 from bridge.core.model import AgentName, RoomId, UserId
 from bridge.matrix import events
@@ -45,7 +45,14 @@ class BotAccount:
         except RequestRefused as refused:
             if refused.status != 403:  # noqa: PLR2004 - what the specification gives to who is not in the room
                 raise
-            return RoomReport(state=RoomState.NOT_JOINED, may_send=False, may_react=False, people=frozenset())
+            batch = await self._client.sync(None, timeout_ms=0, full_state=False, rooms=[room_id])
+            return RoomReport(
+                state=RoomState.NOT_JOINED,
+                invited=room_id in batch.invites,
+                may_send=False,
+                may_react=False,
+                people=frozenset(),
+            )
         by_kind = {events.kind(source): source for source in state if not source.get("state_key")}
         people = {m.user for m in map(events.membership, state) if m is not None and m.now == "join"}
         standing = RoomState.JOINED if self._bot in people else RoomState.NOT_JOINED
@@ -79,7 +86,7 @@ async def inspect(config: Config, path: Path) -> int:
     """Ask everything, and say each answer on stdout; returns the exit code."""
     secrets = read_secrets(config)
     token = secrets.access_token.get_secret_value() if secrets.access_token else None
-    homeserver = address_of(config.matrix.homeserver)
+    homeserver = await _find_address(config.matrix.homeserver)
     bot = UserId(config.matrix.user_id)
     plan = Plan(
         config=path,
@@ -121,6 +128,14 @@ async def inspect(config: Config, path: Path) -> int:
         return await check(plan, BotAccount(client, token, homeserver, bot), probe, _say)
     finally:
         await client.close()
+
+
+async def _find_address(homeserver: str) -> str:
+    """A server that is away is a finding like any other, and not the end of the command."""
+    try:
+        return await find_address(homeserver)
+    except MatrixError:
+        return f"https://{homeserver}"
 
 
 def _ignore(_event: Event) -> None:

@@ -18,7 +18,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from bridge.acp.agent import Harnesses, Launch
-from bridge.app.accounts import address_of, open_account
+from bridge.app.accounts import open_account
 from bridge.app.desk import Desk
 from bridge.config import AgentSection, Config, agent_rules
 from bridge.core.errors import (
@@ -59,15 +59,15 @@ async def serve(config: Config) -> int:
     code = 1
     async with anyio.create_task_group() as tasks:
         await tasks.start(_watch_signals, stop)
-        account = await _unless(stop, lambda: _until_reached(lambda: open_account(config)))
-        code = 0 if account is None else await _serve_as(config, account, stop)
+        opened = await _unless(stop, lambda: _until_reached(lambda: open_account(config)))
+        code = 0 if opened is None else await _serve_as(config, *opened, stop)
         tasks.cancel_scope.cancel()
     return code
 
 
-async def _serve_as(config: Config, account: LoggedIn, stop: anyio.Event) -> int:
+async def _serve_as(config: Config, address: str, account: LoggedIn, stop: anyio.Event) -> int:
     client = Client(
-        address_of(config.matrix.homeserver),
+        address,
         user_id=account.user_id,
         device_id=account.device_id,
         access_token=account.access_token,

@@ -98,6 +98,17 @@ class Client:
         """The versions of the specification that the homeserver supports; needs no token."""
         return _strings(await self._call("GET", "/_matrix/client/versions"), "versions")
 
+    async def delegate(self) -> str | None:
+        """The address that this server names for its homeserver, in the file that clients look for first; needs no token.
+
+        None where it names none: the file is missing, or what stands there is a page for people.
+        """
+        status, _, said = await self._ask("GET", "/.well-known/matrix/client")
+        if status >= 500:  # noqa: PLR2004 - it has one, perhaps, and cannot say so now
+            raise HomeserverUnreachable(f"The server could not say where its homeserver is ({status}).")
+        named = events.text(events.mapping(events.mapping({"body": said}, "body"), "m.homeserver"), "base_url")
+        return named if status == 200 and named and named.startswith("https://") else None  # noqa: PLR2004
+
     async def login_flows(self) -> tuple[str, ...]:
         """The ways to log in that the homeserver offers; needs no token."""
         answer = await self._call("GET", _path("login"))
@@ -232,24 +243,30 @@ class Client:
         lists: bool = False,
     ) -> Source:
         """One request, judged. `lists`: the answer is a list, and comes back under the key `list`."""
-        headers = {"Content-Type": "application/json"}
-        if self._nio.access_token:
-            headers["Authorization"] = f"Bearer {self._nio.access_token}"
         data = None if body is None else answers.to_wire(body)
-        if self._nio.client_session is None:
-            self._nio.client_session = _session()
-        with _translated():
-            target = f"{path}?{urlencode(query)}" if query else path
-            response = await self._nio.send(method, target, cast("Any", data), headers, timeout=limit_s)
-            async with response:
-                raw = await response.read()
-        said = answers.from_wire(raw)
-        answers.judge(response.status, response.headers, said)
+        target = f"{path}?{urlencode(query)}" if query else path
+        status, headers, said = await self._ask(method, target, data, limit_s=limit_s)
+        answers.judge(status, headers, said)
         if lists and isinstance(said, list):
             return {"list": cast("list[object]", said)}
         if not isinstance(said, dict):
             raise HomeserverUnreachable("What answered is no homeserver, or not a whole one.", perhaps_done=True)
         return cast("Source", said)
+
+    async def _ask(
+        self, method: str, target: str, data: bytes | None = None, *, limit_s: float = REQUEST_S
+    ) -> tuple[int, Mapping[str, str], object]:
+        """One request, not judged: status, headers and the body's JSON."""
+        headers = {"Content-Type": "application/json"}
+        if self._nio.access_token:
+            headers["Authorization"] = f"Bearer {self._nio.access_token}"
+        if self._nio.client_session is None:
+            self._nio.client_session = _session()
+        with _translated():
+            response = await self._nio.send(method, target, cast("Any", data), headers, timeout=limit_s)
+            async with response:
+                raw = await response.read()
+        return response.status, response.headers, answers.from_wire(raw)
 
 
 def _session() -> aiohttp.ClientSession:

@@ -202,6 +202,8 @@ class SyncLoop:
                 standing.leave()
             after = standing.seen()
             if after != before or not self._reported:
+                if after.state is not RoomState.JOINED:
+                    log.warning("matrix.room_unusable", room=room, why=after.state)
                 (going if room in batch.left or after.state is not RoomState.JOINED else coming).append(after)
         self._reported = True
         for room in batch.invites:

@@ -42,9 +42,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomReport:
-    """A room as the bot's account sees it. `people` are the joined users."""
+    """A room as the bot's account sees it. `people` are the joined users, `invited` is the bot."""
 
     state: RoomState
+    invited: bool = False
     may_send: bool
     may_react: bool
     people: frozenset[UserId]
@@ -185,6 +186,10 @@ async def _check_room(bot: UserId, agent: AgentPlan, homeserver: Homeserver) -> 
         RoomState.ENCRYPTED: f"{agent.room} is encrypted, which this version cannot do; use another room.",
         RoomState.REPLACED: f"{agent.room} was upgraded; put the new room into the config.",
     }
+    if report.invited:
+        sentence = f"the bot is invited to {agent.room} and joins when `run` starts; check again then."
+        yield Finding(Level.WARNING, subject, sentence)
+        return
     if report.state in unusable:
         yield Finding(Level.FAILED, subject, unusable[report.state])
         return

@@ -14,7 +14,7 @@ from tests.fakes.process import FakeProcess
 
 pytestmark = pytest.mark.anyio
 
-MODES: JsonValue = {
+MODES: dict[str, JsonValue] = {
     "sessionId": "h-1",
     "modes": {"currentModeId": "auto", "availableModes": [{"id": "default"}, {"id": "auto"}]},
 }
@@ -158,6 +158,18 @@ async def test_a_config_option_that_did_not_change_is_a_failure() -> None:
 async def test_a_mode_that_is_not_offered_names_those_that_are() -> None:
     sentence = await failure({"session/new": MODES}, mode="ask")
     assert sentence == "Agent claude has no mode ask. Its modes are 'default', 'auto'."
+
+
+async def test_a_mode_that_is_offered_in_two_ways_is_named_once() -> None:
+    """As claude-agent-acp 0.101 does it: as modes and as a config option."""
+    values: JsonValue = [{"value": "default"}, {"value": "auto"}]
+    option: JsonValue = {"id": "mode", "category": "mode", "currentValue": "auto", "options": values}
+    both: JsonValue = {**MODES, "configOptions": [option]}
+    with anyio.fail_after(5):
+        async with driving({"session/new": both}) as driven:
+            opened = driven.harnesses.opened(AGENT)
+    assert opened is not None
+    assert opened.modes == ("default", "auto")
 
 
 async def test_a_value_of_another_option_is_no_mode() -> None:

@@ -50,6 +50,38 @@ async def test_whoami_without_a_device_says_an_empty_one(client: Client, server:
     assert await client.whoami() == ("@bot:hs", "")
 
 
+async def test_a_server_names_the_address_of_its_homeserver(client: Client, server: Homeserver) -> None:
+    server.delegate = "https://matrix.hs"
+    assert await client.delegate() == "https://matrix.hs"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=404, body="<h1>Not found</h1>", content_type="text/html"),
+        Fault(status=403, body={"m.homeserver": {"base_url": "https://trap"}}),
+        Fault(status=200, body="<h1>Welcome</h1>", content_type="text/html"),
+        Fault(status=200, body="[]"),
+        Fault(status=200, body={"m.homeserver": "https://trap"}),
+        Fault(status=200, body={"m.homeserver": {"base_url": 7}}),
+        Fault(status=200, body={"m.homeserver": {"base_url": "http://trap"}}),
+    ],
+)
+async def test_a_server_that_names_no_safe_address_names_none(client: Client, server: Homeserver, fault: Fault) -> None:
+    """An http address would carry the token in the clear."""
+    server.fail("well_known", fault)
+    assert await client.delegate() is None
+
+
+@pytest.mark.parametrize("fault", [Fault(status=502), Fault(drop=True)])
+async def test_a_server_that_cannot_say_now_where_its_homeserver_is_is_asked_again(
+    client: Client, server: Homeserver, fault: Fault
+) -> None:
+    server.fail("well_known", fault)
+    with pytest.raises(HomeserverUnreachable):
+        await client.delegate()
+
+
 async def test_a_login_gives_a_token_and_uses_it(server: Homeserver) -> None:
     client = Client(server.url)
     login = await client.login_password("bot", server.password, "DEV")

@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from bridge.core.errors import CredentialsRefused
 from bridge.core.events import Echoed, Event, Reacted, RoomSeen, RoomState, Said
@@ -271,6 +272,18 @@ async def test_every_bound_room_is_told_once_after_the_first_sync(client: Client
         seen(RoomState.NOT_JOINED, 0, gone),
     }
     assert (expected, 3) == (set(run.events(RoomSeen)), len(run.events(RoomSeen)))
+
+
+async def test_a_room_where_the_bot_cannot_speak_is_a_warning_in_the_log(client: Client, server: Homeserver) -> None:
+    """Nothing can be said in such a room, so without this a set-up that never works would look like one that does."""
+    server.room(ROOM)
+    server.room(OTHER, encrypted=True)
+    with capture_logs() as logs:
+        async with running(client, bound={ROOM: False, OTHER: False}) as run:
+            server.say(ROOM, "1")
+            await run.until(lambda: texts(run))
+    said = [(line["room"], line["why"]) for line in logs if line["event"] == "matrix.room_unusable"]
+    assert said == [(OTHER, RoomState.ENCRYPTED)]
 
 
 async def test_people_who_come_and_go_are_counted(client: Client, server: Homeserver) -> None:

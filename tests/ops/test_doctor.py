@@ -169,6 +169,15 @@ async def test_a_room_that_cannot_be_used_fails_and_says_what_to_do(
     assert patient.find("failed").startswith(f"failed room of claude: {expected}")
 
 
+async def test_an_invitation_that_run_will_accept_is_no_failure(patient: Doctor) -> None:
+    patient.homeserver.room = replace(ROOM, state=RoomState.NOT_JOINED, invited=True, people=frozenset[UserId]())
+    assert await patient.check() == 0
+    assert patient.find("warning").startswith(
+        "warning room of claude: the bot is invited to !room and joins when `run`"
+    )
+    assert not [line for line in patient.lines if "approvers of" in line]
+
+
 async def test_a_room_that_the_homeserver_refuses_fails(patient: Doctor) -> None:
     patient.homeserver.room = RequestRefused("There is no such alias.", status=404, errcode="M_NOT_FOUND")
     assert await patient.check() == 3

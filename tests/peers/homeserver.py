@@ -69,6 +69,7 @@ class Homeserver:
         self.password = "pw-Giraffe-17"
         self.timeline_limit = 100
         self.display_name: str | None = "Bridge"
+        self.delegate: str | None = None
         self.requests: list[Seen] = []
         self.sent: list[SentEvent] = []
         self.stream: list[tuple[str, Json]] = []
@@ -170,6 +171,7 @@ class Homeserver:
     async def serving(self) -> AsyncGenerator["Homeserver"]:
         app = web.Application(client_max_size=2**24)
         for method, path, operation, handler in (
+            ("GET", "/.well-known/matrix/client", "well_known", self._well_known),
             ("GET", "/_matrix/client/versions", "versions", self._versions),
             ("GET", f"{API}/login", "login_flows", self._login_flows),
             ("POST", f"{API}/login", "login", self._login),
@@ -226,7 +228,7 @@ class Homeserver:
         return serve
 
     def _unknown(self, request: web.Request, operation: str) -> web.Response | None:
-        open_to_all = operation in ("versions", "login", "login_flows")
+        open_to_all = operation in ("well_known", "versions", "login", "login_flows")
         if open_to_all or request.headers.get("Authorization") == f"Bearer {self.token}":
             return None
         return web.json_response(UNKNOWN_TOKEN, status=401)
@@ -244,6 +246,11 @@ class Homeserver:
         return web.Response(
             status=fault.status, body=body, content_type=fault.content_type, headers=dict(fault.headers)
         )
+
+    async def _well_known(self, _: web.Request) -> web.Response:
+        if self.delegate is None:
+            return web.Response(status=404, text="<h1>Not found</h1>", content_type="text/html")
+        return web.json_response({"m.homeserver": {"base_url": self.delegate}})
 
     async def _versions(self, _: web.Request) -> web.Response:
         return web.json_response({"versions": ["v1.11", "v1.12"]})
