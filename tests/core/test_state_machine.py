@@ -67,7 +67,8 @@ class Requests(RuleBasedStateMachine):
     @rule(number=st.integers(0, 9))
     def the_message_arrives(self, number: int) -> None:
         request_id = self.pick(number)
-        if request_id and self.play.request(request_id).event_id is None:
+        on_its_way = request_id and self.play.state.entries[request_id].transaction_id  # None: it can never be sent
+        if request_id and on_its_way and self.play.request(request_id).event_id is None:
             self.play.post(request_id)
             self.check_no_new_allow()
 
