@@ -273,7 +273,7 @@ def _render_which_prompt(message: WhichPrompt) -> tuple[Block, ...]:
     if not waiting:
         return (Paragraph(f"No request waits here any more. {NOTHING_APPROVED}"),)
     if len(waiting) == 1 and not message.more:
-        why = f"The request you may still see has ended, and another one waits now. {NOTHING_APPROVED}"
+        why = f"The request you may still see has ended or changed, and this one waits now. {NOTHING_APPROVED}"
     else:
         why = f"Several requests wait here, so it is not clear which one you mean. {NOTHING_APPROVED}"
     lines = tuple(f"{_name(request)}: {show_title(request)}" for request in waiting)

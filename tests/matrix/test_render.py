@@ -159,7 +159,7 @@ SPOKEN: list[tuple[Spoken, str]] = [
     (
         WhichPrompt((OTHER,), 0, AMY, ANSWER),
         (
-            "The request you may still see has ended, and another one waits now. Nothing has been approved.\n\n"
+            "The request you may still see has ended or changed, and this one waits now. Nothing has been approved.\n\n"
             "#13: Push\n\nPlease reply to its message, or write its number first, for example: #13 1"
         ),
     ),
