@@ -6,12 +6,15 @@ what the subject of a tool call is nor how much fits an event: nothing is cut he
 
 import json
 import re
+import shlex
+import unicodedata
 from dataclasses import dataclass, field
 
 from bridge.core.masking import MASK, mask
 from bridge.core.model import Field, JsonObject, JsonValue, PreviewItem, Text
 from bridge.core.namedsecrets import is_secret_name, is_secret_value
 from bridge.core.safetext import escape_block, escape_line
+from bridge.core.toolcall import WRONG_TYPE, list_strings
 
 DEEPEST_JSON = 40
 """Levels of JSON that are shown: real tool calls have under ten, and a writer's recursion ends somewhere."""
@@ -131,3 +134,107 @@ class Preview:
 
 def _dump(value: JsonValue) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def describe_subject(kind: JsonValue, members: JsonObject, preview: Preview | None = None) -> Preview:
+    """The items of an MSP `ApprovalSubject` of any kind, and why they are not all of it (MS-01 to MS-16).
+
+    Goes on with `preview` when one is given. A kind that is unknown, or no string, shows its members, sorted.
+    """
+    preview = Preview() if preview is None else preview
+    if not isinstance(kind, str) or kind not in KNOWN_KINDS:
+        _describe_unknown(kind, members, preview)
+        return preview
+    preview.add_field("Kind", kind)
+    match kind:
+        case "shell":
+            _describe_command(members, preview)
+        case "network":
+            add_reach(members, preview)
+        case "computerUseTakeover":
+            _describe_holder(members.get("holder"), preview)
+        case _:
+            pass
+    for member, label in _FIELDS_OF_KIND.get(kind, ()):
+        _add_string(members.get(member), label, preview)
+    if kind != "shell":  # neither a tool's name nor an origin belongs to a shell (MS-07, MS-13)
+        _add_string(members.get("toolName"), "Tool name", preview)
+        if members.get("origin") is not None:
+            preview.add_member("Triggered by (unverified)", members["origin"])
+    return preview
+
+
+def _describe_unknown(kind: JsonValue, members: JsonObject, preview: Preview) -> None:
+    preview.note(KIND_UNKNOWN)
+    if kind is not None:
+        preview.add_member("Kind", kind)
+    for name in sorted(members):
+        if name != "kind":
+            preview.add_member(name, members[name])
+
+
+def add_reach(members: JsonObject, preview: Preview) -> None:
+    """Host, port and protocol of a network subject (MS-11). A grant without a port covers every port, and so it says."""
+    host = members.get("host")
+    _add_string(write_host(host) if isinstance(host, str) else host, "Host", preview)
+    port = members.get("port")
+    if port is not None and not is_port(port):
+        preview.note(PORT_INVALID)
+        port = None
+    preview.add_field("Port", ANY_PORT if port is None else str(port))
+    _add_string(members.get("protocol"), "Protocol", preview)
+
+
+def write_host(host: str) -> str:
+    """A host; where it has letters outside ASCII also in its `xn--` form, which look-alike letters do not survive."""
+    if host.isascii() or len(host) > LONGEST_HOST:
+        return host
+    labels = _LABEL_ENDS.split(unicodedata.normalize("NFKC", host).lower())
+    return f"{host} ({'.'.join(map(_encode_label, labels))})"
+
+
+def _encode_label(label: str) -> str:
+    return label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")
+
+
+def is_port(value: JsonValue) -> bool:
+    """Whether a value is a port's number (MS-16)."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_PORT
+
+
+def _add_string(value: JsonValue, label: str, preview: Preview) -> None:
+    if isinstance(value, str):
+        preview.add_field(label, value)
+    elif value is not None:
+        preview.note(WRONG_TYPE)
+
+
+def _describe_command(members: JsonObject, preview: Preview) -> None:
+    command, stages = members.get("command"), members.get("stages")
+    if isinstance(command, str):
+        preview.add_text("Command", command)
+    else:
+        preview.note(WRONG_TYPE)
+    if not isinstance(stages, list):
+        if stages is not None:
+            preview.note(WRONG_TYPE)
+        return
+    for number, stage in enumerate(stages, start=1):
+        argv = stage.get("argv") if isinstance(stage, dict) else None
+        words = list_strings(argv)
+        preview.add_member(f"Stage {number}/{len(stages)}", shlex.join(words) if words else stage)
+        if isinstance(stage, dict) and stage.get("argvComplete") is False:
+            preview.note(ARGUMENTS_UNKNOWN)
+
+
+def _describe_holder(holder: JsonValue, preview: Preview) -> None:
+    """Who holds the screen: label and times, never an id or anything else (MS-14)."""
+    if not isinstance(holder, dict):
+        if holder is not None:
+            preview.note(WRONG_TYPE)
+        return
+    _add_string(holder.get("label"), "Holder", preview)
+    for name in sorted(holder):
+        value = holder[name]
+        if (name in _HOLDER_TIMES or name.endswith("At")) and isinstance(value, str | int | float):
+            preview.add_member(f"Holder {name}", value)
