@@ -6,11 +6,12 @@ is conversation where it was not.
 """
 
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 
 from bridge.core.attempts import Attempt, ask_to_confirm, decide, is_approver, may_answer, take, tell, tell_late
 from bridge.core.events import Conversation, Reacted, Said, StoreUnseen, WhichPrompt, WrongNumber
 from bridge.core.model import Meaning, Option, Phase, Request, RoomId, UserId, Via
-from bridge.core.replies import Fits, choose, command, confirms, is_lone_number, is_nothing, split_number
+from bridge.core.replies import Fits, choose, command, confirms, has_form, is_lone_number, is_nothing, split_number
 from bridge.core.state import Entry, Room, Shown, Step
 
 JUST_CLOSED_MS = 5_000  # rule 14: a bare text may still be meant for the prompt that closed a moment ago
@@ -58,7 +59,8 @@ def _find_aims(step: Step, said: Said) -> list[Aim]:
         entry = step.state.entries.get(shown.request_id) if shown else None
         if shown is not None and entry is not None and entry.request.room == said.room:
             found.append(Aim(entry, shown))
-    return found
+    # in a thread the prompt is its root, and a reply there to the question of rule 10 is still a reply to the question
+    return sorted(found, key=lambda aim: not aim.shown.confirmation)
 
 
 def _weigh_aimed(step: Step, said: Said, aim: Aim, number: int | None, rest: str) -> None:
@@ -212,12 +214,12 @@ def _closed_within(step: Step, room: Room, span_ms: int) -> bool:
 
 
 def _fits_any(room: Room, text: str) -> bool:
-    return any(choose(text, options) is not Fits.NONE for options in room.offers)
+    return has_form(text, room.forms)
 
 
 def _ask_which_waits(step: Step, said: Said, room: Room) -> None:
-    numbers = sorted(room.waiting)
-    _ask_which(step, said, [step.state.entries[room.waiting[n]] for n in numbers[:LISTED]], len(numbers) - LISTED)
+    numbers = nsmallest(LISTED, room.waiting)
+    _ask_which(step, said, [step.state.entries[room.waiting[n]] for n in numbers], len(room.waiting) - LISTED)
 
 
 def _ask_which(step: Step, said: Said, entries: list[Entry], more: int = 0) -> None:

@@ -85,8 +85,9 @@ def ask_to_confirm(step: Step, entry: Entry, option: Option, attempt: Attempt) -
 
 
 def is_approver(step: Step, request: Request, sender: UserId) -> bool:
-    """Whether this exact user id stands on the list of the request's agent."""
-    return sender in step.state.agents[request.agent].approvers
+    """Whether this exact user id stands on the list of the request's agent; one that the config dropped has none."""
+    agent = step.state.agents.get(request.agent)
+    return agent is not None and sender in agent.approvers
 
 
 def may_answer(step: Step, entry: Entry, attempt: Attempt) -> bool:

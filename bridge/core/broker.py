@@ -49,6 +49,7 @@ from bridge.core.events import (
     Unaskable,
     WakeAt,
     Withdrawn,
+    Withhold,
 )
 from bridge.core.model import (
     AgentName,
@@ -66,7 +67,7 @@ from bridge.core.model import (
     Unsatisfied,
 )
 from bridge.core.policy import decide
-from bridge.core.state import Entry, Leaving, Session, Shown, State, Step
+from bridge.core.state import NO_REQUESTS, Entry, Leaving, Session, Shown, State, Step
 
 NOWHERE = RoomId("")  # the room of a request whose agent has none
 
@@ -79,12 +80,21 @@ def step(state: State, event: Event, at: Millis) -> tuple[State, list[Effect]]:
 
 
 def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effect]]:
-    """End what the last run left open: its harnesses are gone (rule 20)."""
+    """End what the last run left open: its harnesses are gone (rule 20).
+
+    A prompt that was on its way may stand in the room already. It is sent once more, which is the same event, and is edited
+    as soon as its id is known (AO-19); so it is not withheld, and that holds for the requests that had ended, too.
+    """
     work = Step(state, at)
     unsent = {out.request_id: out.transaction_id for out in found.outgoing if out.priority is Priority.PROMPT}
+    for request in found.closed:
+        transaction_id = unsent.get(request.request_id)
+        if transaction_id is not None and request.event_id is None:
+            work.put(replace(work.state.entries[request.request_id], transaction_id=transaction_id))
+            work.leave(transaction_id, Leaving(request.request_id, request.revision))
     for request in found.open:
         if request.session_id not in work.state.sessions:
-            work.put_session(request.session_id, Session(agent=request.agent))
+            work.put_session(request.session_id, Session(agent=request.agent, ended=True))
         entry = Entry(request=request, transaction_id=unsent.get(request.request_id))
         if request.event_id is not None:
             entry = replace(entry, transaction_id=TransactionId(f"{request.request_id}/{request.revision}/0/prompt"))
@@ -96,8 +106,8 @@ def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effe
             work.settle(entry)
         endings.end(work, entry, Cause.GONE)
     for session_id, _agent in found.sessions:
-        work.do(StoreSessionEnd(session_id=session_id, reason="bridge_restarted"))
-    return work.state, work.effects
+        _end_session(work, session_id, "bridge_restarted")
+    return work.state, [effect for effect in work.effects if not isinstance(effect, Withhold)]
 
 
 def waiting_of(state: State, agent: AgentName) -> tuple[Request, ...]:
@@ -120,12 +130,11 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
         case StartFailed():
             pass  # nothing was asked yet; core.turns tells the room
         case ToolCallChanged():
-            for request_id in work.state.tool_calls.get((event.session_id, event.tool_call_id), frozenset()):
-                posting.compare(work, work.state.entries[request_id], event)
+            _hear_of_change(work, event)
         case Withdrawn() | Delivered() | NotDelivered():
             _hear_of_call(work, event)
         case TurnEnded():
-            endings.end_all(work, _waiting_in(work, event.session_id), Cause.CANCEL)
+            _end_turn(work, event)
         case TurnCancelled():
             _cancel_turn(work, event)
         case AgentGone():
@@ -151,10 +160,9 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
         case SessionDeleted():
             _delete_session(work, event)
         case DeadlineReached():
-            entry = work.state.entries.get(event.request_id)
-            if entry is not None and entry.request.phase is Phase.PENDING and work.at >= entry.request.expires_at:
-                endings.run_out(work, entry)
+            _reach_deadline(work, event.request_id)
         case ShuttingDown():
+            work.state = replace(work.state, closing=True)
             waiting = [r for session in work.state.sessions.values() for r in session.waiting]
             endings.end_all(work, waiting, Cause.SHUTDOWN)
 
@@ -163,16 +171,35 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
 
 
 def _open_session(work: Step, event: SessionStarted) -> None:
-    work.put_session(event.session_id, Session(agent=event.agent))
-    work.do(StoreSession(session_id=event.session_id, agent=event.agent))
+    _know_session(work, event.session_id, event.agent)
     room = work.state.agents[event.agent].room
     if event.mode_note is not None and room is not None:
         work.do(Send(room=room, message=AgentNote(event.agent, event.mode_note), priority=Priority.NOTICE))
 
 
-def _waiting_in(work: Step, session_id: SessionId) -> tuple[RequestId, ...]:
+def _know_session(work: Step, session_id: SessionId, agent: AgentName) -> Session:
+    """The session, stored with the first that is heard of it: the ledger keeps no request of a session it does not know."""
     session = work.state.sessions.get(session_id)
-    return () if session is None else tuple(session.waiting)
+    if session is None:
+        session = Session(agent=agent)
+        work.put_session(session_id, session)
+        work.do(StoreSession(session_id=session_id, agent=agent))
+    return session
+
+
+def _end_session(work: Step, session_id: SessionId, reason: str) -> None:
+    """A session ends once, though it may be deleted and its agent may go after that."""
+    session = work.state.sessions.get(session_id)
+    if session is not None and not session.ended:
+        work.put_session(session_id, replace(session, ended=True))
+        work.do(StoreSessionEnd(session_id=session_id, reason=reason))
+
+
+def _end_turn(work: Step, event: TurnEnded) -> None:
+    session = work.state.sessions.get(event.session_id)
+    if session is not None:
+        endings.end_all(work, session.waiting, Cause.CANCEL)
+        work.put_session(event.session_id, replace(work.state.sessions[event.session_id], cancelling=False))
 
 
 def _cancel_turn(work: Step, event: TurnCancelled) -> None:
@@ -180,16 +207,15 @@ def _cancel_turn(work: Step, event: TurnCancelled) -> None:
     if session is not None:
         work.do(CancelTurn(agent=session.agent, session_id=event.session_id))
         endings.end_all(work, session.waiting, Cause.CANCEL, by=event.by)
+        work.put_session(event.session_id, replace(work.state.sessions[event.session_id], cancelling=True))
 
 
 def _delete_session(work: Step, event: SessionDeleted) -> None:
     session = work.state.sessions.get(event.session_id)
-    if session is not None:
+    if session is not None and not session.ended:
         endings.end_all(work, session.waiting, Cause.DELETE)
-        work.do(
-            CloseSession(agent=session.agent, session_id=event.session_id),
-            StoreSessionEnd(session_id=event.session_id, reason="session_deleted"),
-        )
+        work.do(CloseSession(agent=session.agent, session_id=event.session_id))
+        _end_session(work, event.session_id, "session_deleted")
 
 
 def _lose_agent(work: Step, event: AgentGone) -> None:
@@ -198,7 +224,7 @@ def _lose_agent(work: Step, event: AgentGone) -> None:
     entries = (work.state.entries[request_id] for request_id in work.state.calls.values())
     mine = [entry.request.request_id for entry in entries if entry.request.session_id == event.session_id]
     endings.end_all(work, mine, Cause.GONE)
-    work.do(StoreSessionEnd(session_id=event.session_id, reason="agent_gone"))
+    _end_session(work, event.session_id, "agent_gone")
 
 
 # -------------------------------------------------------------------------------------------------------------- asking
@@ -206,14 +232,15 @@ def _lose_agent(work: Step, event: AgentGone) -> None:
 
 def _ask(work: Step, event: Asked) -> None:
     agent = work.state.agents[event.agent]
-    chosen = None if event.misfit else decide(agent.policy, event.options, event.description.subjects)
+    session = _know_session(work, event.session_id, event.agent)
+    over = _is_over(work, session)
+    chosen = None if event.misfit or over else decide(agent.policy, event.options, event.description.subjects)
     if chosen is not None:
         _answer_by_policy(work, event, chosen)
         return
     room = work.state.rooms.get(agent.room) if agent.room is not None else None
     usable = room is not None and room.state in (None, RoomState.JOINED) and bool(agent.approvers)
-    askable = usable and event.misfit is None
-    session = work.state.sessions.get(event.session_id, Session(agent=event.agent))
+    askable = usable and event.misfit is None and over is None
     work.put_session(event.session_id, replace(session, next_seq=session.next_seq + 1))
     request_id = RequestId(f"{event.session_id}:{session.next_seq}")
     request = Request(
@@ -239,10 +266,30 @@ def _ask(work: Step, event: Asked) -> None:
         posting.post(work, entry)
         work.do(WakeAt(request_id=request_id, at=request.expires_at))
         return
-    if usable and event.misfit is not None:
+    if usable and event.misfit is not None and over is None:
         notice = Unaskable(event.agent, event.description.title, event.misfit)
         work.do(Send(room=request.room, message=notice, priority=Priority.NOTICE))
-    endings.end(work, entry, Cause.NO_WAY)
+    endings.end(work, entry, over or Cause.NO_WAY)
+
+
+def _is_over(work: Step, session: Session) -> Cause | None:
+    """Why nothing may be asked there any more: a request that crosses an ending is answered `cancelled` (rule 18)."""
+    if work.state.closing:
+        return Cause.SHUTDOWN
+    if session.ended:
+        return Cause.DELETE
+    return Cause.CANCEL if session.cancelling else None
+
+
+def _reach_deadline(work: Step, request_id: RequestId) -> None:
+    """The time is over, unless the clock was set back meanwhile: then the same deadline comes once more."""
+    entry = work.state.entries.get(request_id)
+    if entry is None or entry.request.phase is not Phase.PENDING:
+        return
+    if work.at >= entry.request.expires_at:
+        endings.run_out(work, entry)
+    else:
+        work.do(WakeAt(request_id=request_id, at=entry.request.expires_at))
 
 
 def _answer_by_policy(work: Step, event: Asked, chosen: Option | Unsatisfied) -> None:
@@ -275,6 +322,19 @@ def _hear_of_call(work: Step, event: Withdrawn | Delivered | NotDelivered) -> No
             endings.deliver(work, entry, Cause.WRITTEN)
         case NotDelivered():
             endings.deliver(work, entry, Cause.NOT_WRITTEN)
+
+
+def _hear_of_change(work: Step, event: ToolCallChanged) -> None:
+    """Only the request that the update speaks of, where it says so: two that wait may share a tool call id."""
+    found = work.state.tool_calls.get((event.session_id, event.tool_call_id), NO_REQUESTS)
+    if event.call is not None:
+        named = work.state.calls.get(event.call)
+        requests = [named] if named in found else []
+    else:
+        requests = list(found)
+    entries = [work.state.entries[request_id] for request_id in requests if request_id is not None]
+    for entry in sorted(entries, key=lambda entry: entry.request.call):
+        posting.compare(work, entry, event)
 
 
 # --------------------------------------------------------------------------------------------------- what the room says

@@ -16,6 +16,7 @@ from bridge.core.events import (
     Log,
     Priority,
     Receipt,
+    Replaced,
     Respond,
     Send,
     StoreDecision,
@@ -33,13 +34,14 @@ from bridge.core.model import (
     Option,
     Outcome,
     Phase,
+    Request,
     RequestId,
     Selected,
     TransactionId,
     Via,
 )
 from bridge.core.policy import expire
-from bridge.core.state import Entry, Step, without
+from bridge.core.state import Entry, Leaving, Step, without
 
 
 class Cause(Enum):
@@ -167,13 +169,8 @@ def _end(step: Step, entry: Entry, ending: Ending, *, delivered: bool) -> None:
     decision = request.decision
     if decision is None:
         raise AssertionError("unreachable")
-    entry = step.put(
-        replace(
-            entry,
-            ticket=None,
-            request=replace(request, phase=Phase.ENDED, delivered=delivered, decision=replace(decision, ending=ending)),
-        )
-    )
+    request = replace(request, phase=Phase.ENDED, delivered=delivered, decision=replace(decision, ending=ending))
+    step.put(replace(entry, ticket=None, unedited=(), request=request))
     step.state = replace(step.state, calls=without(step.state.calls, request.call))
     step.do(StoreEnding(request_id=request.request_id, ending=ending, delivered=delivered))
     step.do(
@@ -183,29 +180,31 @@ def _end(step: Step, entry: Entry, ending: Ending, *, delivered: bool) -> None:
             warning=ending in (Ending.UNDELIVERABLE, Ending.AGENT_GONE),
         )
     )
-    if request.event_id is not None:
-        close_prompt(step, entry)
+    for event_id in (request.event_id, *entry.unedited):
+        if event_id is not None:
+            close_prompt(step, request, event_id)
     if ticket is not None:
         step.do(Receipt(ticket=ticket, reason=None if delivered else REASON_OF_ENDING[ending]))
 
 
-def close_prompt(step: Step, entry: Entry) -> None:
-    """The one edit of an ended prompt. Its transaction id is the request's, so it cannot happen twice."""
-    request = entry.request
-    step.do(
-        Send(
-            room=request.room,
-            message=Closing(request),
-            priority=Priority.EDIT,
-            transaction_id=TransactionId(f"{request.request_id}/{request.revision}/closing"),
-        )
+def close_prompt(step: Step, request: Request, event_id: EventId) -> None:
+    """The one edit of an ended prompt. Its transaction id names the message, so it cannot happen twice."""
+    edit(step, request, Closing(replace(request, event_id=event_id)), f"{request.request_id}/closing/{event_id}")
+
+
+def edit(step: Step, request: Request, message: Closing | Replaced, transaction_id: str) -> None:
+    """Edit a prompt; what the homeserver finds too large goes out shorter, or the room would show it as waiting."""
+    send = Send(
+        room=request.room, message=message, priority=Priority.EDIT, transaction_id=TransactionId(transaction_id)
     )
+    step.leave(TransactionId(transaction_id), Leaving(request.request_id, request.revision, again=send))
+    step.do(send)
 
 
 def _mark_unseen(step: Step, entry: Entry, by: str | None) -> None:
     """Everybody else's phone may still show this prompt: their next bare text in the room decides nothing (rule 14)."""
     request = entry.request
-    if entry.transaction_id is None:
+    if entry.transaction_id is None and not entry.old_events:
         return
     room = step.room(request.room)
     others = step.state.persons.get(request.room, frozenset()) - {by} - room.unseen

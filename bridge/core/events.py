@@ -411,7 +411,7 @@ class NotStored:
 
 @dataclass(frozen=True, slots=True)
 class PromptLost:
-    """A waiting prompt's message was removed from the room; the request still waits and is posted again."""
+    """A waiting prompt's message was removed from the room a second time: the request waits on, its number answers it."""
 
     request: Request
 

@@ -60,7 +60,8 @@ def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
     request = entry.request
     if request.phase is not Phase.PENDING or not _changed(request.description.essence, event.description.essence):
         return
-    olds = entry.old_events if request.event_id is None else (*entry.old_events, request.event_id)
+    old = () if request.event_id is None else (request.event_id,)
+    olds, unedited = (*entry.old_events, *old), (*entry.unedited, *old)
     if entry.transaction_id is not None and request.event_id is None:
         work.do(Withhold(entry.transaction_id))
     for number in range(1, entry.seeded + 1):
@@ -74,7 +75,7 @@ def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
         whole=True,
     )
     work.do(StoreRevision(request=request))
-    post(work, replace(entry, request=request, old_events=olds, confirmations=(), shrink=0))
+    post(work, replace(entry, request=request, old_events=olds, unedited=unedited, confirmations=(), shrink=0))
 
 
 def _changed(shown: Essence, now: Essence) -> bool:
@@ -94,7 +95,7 @@ def bind(work: Step, transaction_id: TransactionId, event_id: EventId) -> None:
         return
     work.state = replace(work.state, leaving=without(work.state.leaving, transaction_id))
     entry = work.state.entries.get(leaving.request_id)
-    if entry is None:
+    if entry is None or leaving.again is not None:
         return
     work.show(event_id, Shown(leaving.request_id, leaving.revision, leaving.confirmation))
     if leaving.confirmation:
@@ -103,9 +104,7 @@ def bind(work: Step, transaction_id: TransactionId, event_id: EventId) -> None:
         )
         work.put(replace(entry, confirmations=asked))
     elif transaction_id != entry.transaction_id:
-        work.put(replace(entry, old_events=(*entry.old_events, event_id)))
-        if entry.request.event_id is not None:
-            _say_replaced(work, entry.request, event_id)
+        _bind_old(work, replace(entry, old_events=(*entry.old_events, event_id)), event_id)
     else:
         _post_bound(work, entry, event_id)
 
@@ -116,17 +115,30 @@ def _post_bound(work: Step, entry: Entry, event_id: EventId) -> None:
     work.do(
         StorePosted(request_id=request.request_id, event_id=event_id, digest=entry.digest, revision=request.revision)
     )
-    for old in entry.old_events:
-        _say_replaced(work, request, old)
     if request.phase is Phase.ENDED:
-        endings.close_prompt(work, entry)
+        endings.close_prompt(work, request, event_id)
     elif request.phase is Phase.PENDING:
-        _seed(work, entry, event_id)
+        for old in entry.unedited:
+            _say_replaced(work, request, old)
+        _seed(work, replace(entry, unedited=()), event_id)
+
+
+def _bind_old(work: Step, entry: Entry, event_id: EventId) -> None:
+    """A message arrives that was replaced meanwhile: people are told where to answer, or how it ended."""
+    request = entry.request
+    if request.phase is Phase.ENDED:
+        endings.close_prompt(work, request, event_id)
+    elif request.phase is Phase.PENDING and request.event_id is not None:
+        _say_replaced(work, request, event_id)
+    else:  # the new message is not there yet, or the ending is about to be told
+        entry = replace(entry, unedited=(*entry.unedited, event_id))
+    work.put(entry)
 
 
 def _seed(work: Step, entry: Entry, event_id: EventId) -> None:
     request = entry.request
     count = len(request.options)
+    work.put(entry)
     if not work.state.agents[request.agent].reactions or count > SEEDS_AT_MOST:
         return
     entry = work.put(replace(entry, seeded=count))
@@ -142,14 +154,7 @@ def _seed(work: Step, entry: Entry, event_id: EventId) -> None:
 
 
 def _say_replaced(work: Step, request: Request, old: EventId) -> None:
-    work.do(
-        Send(
-            room=request.room,
-            message=Replaced(request, old),
-            priority=Priority.EDIT,
-            transaction_id=TransactionId(f"{request.request_id}/replaced/{old}"),
-        )
-    )
+    endings.edit(work, request, Replaced(request, old), f"{request.request_id}/replaced/{old}")
 
 
 def place(work: Step, event: Echoed) -> None:
@@ -181,13 +186,26 @@ def lose_message(work: Step, event_id: EventId) -> None:
 def fail_to_send(work: Step, event: SendFailed | TooLarge) -> None:
     """A prompt that is too large is posted shorter; one that can never be posted ends `undeliverable` (rule 4)."""
     leaving = work.state.leaving.get(event.transaction_id)
-    entry = work.state.entries.get(leaving.request_id) if leaving else None
-    if leaving is None or entry is None:
+    if leaving is None:
         return
     work.state = replace(work.state, leaving=without(work.state.leaving, event.transaction_id))
+    if leaving.again is not None:
+        if isinstance(event, TooLarge):
+            _send_shorter(work, leaving, leaving.again)
+        return
+    entry = work.state.entries.get(leaving.request_id)
+    if entry is None:
+        return
     if event.transaction_id != entry.transaction_id or entry.request.phase is not Phase.PENDING:
         return
     if isinstance(event, TooLarge):
         post(work, replace(entry, shrink=entry.shrink + 1))
     else:
         endings.end(work, replace(entry, transaction_id=None), Cause.NO_WAY)
+
+
+def _send_shorter(work: Step, leaving: Leaving, send: Send) -> None:
+    transaction_id = TransactionId(f"{send.transaction_id}/shorter")
+    send = replace(send, shrink=send.shrink + 1, transaction_id=transaction_id)
+    work.leave(transaction_id, replace(leaving, again=send))
+    work.do(send)

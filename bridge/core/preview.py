@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bridge.core.masking import MASK, mask
@@ -135,11 +134,6 @@ class Preview:
 
 def _dump(value: JsonValue) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
-
-
-def compose_note(notes: Sequence[str]) -> Field:
-    """The last item of a preview that is not complete: `notes` of the description, and what the renderer cut."""
-    return Field(NOTE_LABEL, NOTE_PREFIX + "; ".join(notes))
 
 
 def describe_subject(kind: JsonValue, members: JsonObject, preview: Preview | None = None) -> Preview:

@@ -7,8 +7,9 @@ says whether an answer counts, only what it says. Nothing here matches a part, a
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from urllib.parse import unquote
 
 from bridge.core.model import Option
@@ -20,6 +21,7 @@ of a name, and normalising takes time in the square of a run of combining marks.
 SHORT_NAME_CHARS = 60  # SuperMessage answers a longer name with this many code points and an ellipsis (rule 15)
 NUMBER_MAX_DIGITS = 9  # of a room number: a room does not see a billion prompts, and int() stays quick
 NAME_SCAN_CHARS = 512  # a display name has at most 255 bytes; invisible characters may be strewn in
+OPTIONS_REMEMBERED = 512  # agents offer the same few options again and again, and their forms take longest to find
 
 CONFIRM = "confirm"  # rule 10
 
@@ -84,6 +86,16 @@ def choose(text: str, options: Sequence[Option]) -> Option | Fits:
     carries, a copied line of the list, the short form that SuperMessage sends.
     """
     return Choices(options).named_by(text)
+
+
+def list_forms(options: Sequence[Option]) -> frozenset[str]:
+    """Every comparing form that names one of these options or more, for looking a text up among many lists."""
+    return frozenset(form for number, option in enumerate(options, start=1) for form in _forms(number, option))
+
+
+def has_form(text: str, forms: Container[str]) -> bool:
+    """Whether the whole text is one of these forms, and so names an option, or several, of some list."""
+    return any(form in forms for form in _forms_of_text(text))
 
 
 def confirms(text: str, option: Option) -> bool:
@@ -176,7 +188,8 @@ def command(text: str) -> tuple[str, str] | None:
     return (normalise(found[1]), found[2]) if found else None
 
 
-def _forms(number: int, option: Option) -> set[str]:
+@lru_cache(OPTIONS_REMEMBERED)
+def _forms(number: int, option: Option) -> frozenset[str]:
     """Every comparing form that names this option, whatever else it names."""
     card_id = escape_line(option.card_id)
     names = {normalise(name) for name in (option.name, option.label, option.line)}
@@ -188,7 +201,7 @@ def _forms(number: int, option: Option) -> set[str]:
     }
     # a list that was given again shows the ids of all options, also of those whose line needs none
     copied = {f"{number}. {line}" for line in names | {normalise(f"{option.label} [{card_id}]")} if line}
-    return ({str(number)} | names | ids | shortened | copied) - {""}
+    return frozenset(({str(number)} | names | ids | shortened | copied) - {""})
 
 
 def _forms_of_text(text: str) -> Iterator[str]:
@@ -214,12 +227,16 @@ def _folded(text: str) -> str:
     text = _visible(text)
     if len(text) > ANSWER_MAX_CHARS:
         return ""
+    if text.isascii():  # nearly every name, id and answer: NFKC leaves it as it is
+        return " ".join(text.lower().split())
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text.translate(_PLAIN)).casefold())
     return " ".join(text.translate(_PLAIN).split())
 
 
 def _visible(text: str) -> str:
     """Without invisible characters, the frames of keycaps, and white space at the ends."""
+    if text.isascii() and text.isprintable():
+        return text.strip()
     unseen = filter(_is_invisible, {*find_hidden(text), _KEYCAP})
     return text.translate(dict.fromkeys(map(ord, unseen))).replace(_KEYCAP_TEN, "10").strip()
 

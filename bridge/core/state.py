@@ -4,13 +4,13 @@ Above it: endings, answers, broker. Below it: the model. A `State` is a value: a
 that fails puts the old one back (a `Map` keeps no order, so what needs one sorts). Nothing here scans what waits: 10,000 waiting requests cost a step no more than ten.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from immutables import Map
 
-from bridge.core.events import Effect, RoomState, Rules, Snapshot
+from bridge.core.events import Effect, RoomState, Rules, Send, Snapshot
 from bridge.core.model import (
     Agent,
     AgentName,
@@ -26,10 +26,12 @@ from bridge.core.model import (
     TransactionId,
     UserId,
 )
+from bridge.core.replies import list_forms
 
 K = TypeVar("K")
 V = TypeVar("V")
 
+NO_REQUESTS = Map[RequestId, None]()
 CLOSED_KEPT = 100  # ended prompts a room remembers: late answerers are told how theirs ended
 
 
@@ -55,6 +57,7 @@ class Entry:
     reposted: bool = False
     seeded: int = 0  # how many reaction seeds were queued for the current message
     old_events: tuple[EventId, ...] = ()
+    unedited: tuple[EventId, ...] = ()  # those of the old events that still look as if they waited
     strangers: frozenset[UserId] = frozenset()  # who was told that they may not answer
     late: frozenset[tuple[UserId, int]] = frozenset()  # who was told that they were late, for which revision
     confirmations: tuple[Confirmation, ...] = ()
@@ -72,11 +75,12 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """What an outgoing event will be once the homeserver has taken it."""
+    """What an outgoing event will be once the homeserver has taken it; `again`: what to send shorter if it is too large."""
 
     request_id: RequestId
     revision: int
     confirmation: bool = False
+    again: Send | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +91,10 @@ class Room:
     people: int = 0
     next_number: int = 1
     waiting: Map[int, RequestId] = field(default_factory=Map[int, RequestId])
-    offers: Map[tuple[Option, ...], int] = field(default_factory=Map[tuple[Option, ...], int])
+    offers: Map[tuple[Option, ...], int] = field(
+        default_factory=Map[tuple[Option, ...], int]
+    )  # how many wait with each
+    forms: Map[str, int] = field(default_factory=Map[str, int])  # how many offers have an option that this text names
     closed: tuple[RequestId, ...] = ()  # youngest last
     closed_at: Millis | None = None  # when the youngest closed
     unseen: frozenset[UserId] = frozenset()
@@ -100,6 +107,8 @@ class Session:
     agent: AgentName
     next_seq: int = 1
     waiting: Map[RequestId, None] = field(default_factory=Map[RequestId, None])
+    cancelling: bool = False  # its turn was cancelled and has not ended yet
+    ended: bool = False  # the ledger holds its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +122,12 @@ class State:
     sessions: Map[SessionId, Session] = field(default_factory=Map[SessionId, Session])
     entries: Map[RequestId, Entry] = field(default_factory=Map[RequestId, Entry])
     calls: Map[CallRef, RequestId] = field(default_factory=Map[CallRef, RequestId])
-    tool_calls: Map[tuple[SessionId, str], frozenset[RequestId]] = field(
-        default_factory=Map[tuple[SessionId, str], frozenset[RequestId]]
+    tool_calls: Map[tuple[SessionId, str], Map[RequestId, None]] = field(  # some agents ask everything under one id
+        default_factory=Map[tuple[SessionId, str], Map[RequestId, None]]
     )
     shown: Map[EventId, Shown] = field(default_factory=Map[EventId, Shown])
     leaving: Map[TransactionId, Leaving] = field(default_factory=Map[TransactionId, Leaving])
+    closing: bool = False  # the bridge ends
 
 
 class Step:
@@ -170,7 +180,7 @@ class Step:
             sessions=state.sessions.set(
                 request.session_id, replace(session, waiting=session.waiting.set(request.request_id, None))
             ),
-            tool_calls=state.tool_calls.set(key, state.tool_calls.get(key, frozenset()) | {request.request_id}),
+            tool_calls=state.tool_calls.set(key, state.tool_calls.get(key, NO_REQUESTS).set(request.request_id, None)),
         )
         self.put(entry)
         if request.number:
@@ -178,10 +188,9 @@ class Step:
             self.put_room(
                 request.room,
                 replace(
-                    room,
+                    _offer(room, request.options),
                     next_number=max(room.next_number, request.number + 1),
                     waiting=room.waiting.set(request.number, request.request_id),
-                    offers=room.offers.set(request.options, room.offers.get(request.options, 0) + 1),
                 ),
             )
 
@@ -190,7 +199,7 @@ class Step:
         request, state = entry.request, self.state
         session = state.sessions[request.session_id]
         key = (request.session_id, request.tool_call_id)
-        others = state.tool_calls.get(key, frozenset()) - {request.request_id}
+        others = without(state.tool_calls.get(key, NO_REQUESTS), request.request_id)
         self.state = replace(
             state,
             sessions=state.sessions.set(
@@ -201,25 +210,23 @@ class Step:
         self.put(entry)
         room = self.room(request.room)
         if request.number:
-            count = room.offers.get(request.options, 1) - 1
             room = replace(
-                room,
-                waiting=without(room.waiting, request.number),
-                offers=room.offers.set(request.options, count) if count else without(room.offers, request.options),
-                closed_at=self.at,
+                _take_back(room, request.options), waiting=without(room.waiting, request.number), closed_at=self.at
             )
         self.put_room(request.room, replace(room, closed=(*room.closed, request.request_id)))
         self.forget_old(request.room)
 
     def forget_old(self, room: RoomId) -> None:
-        """Keep no more ended prompts of a room than `CLOSED_KEPT`; those that are not ended yet stay."""
+        """Keep no more ended prompts of a room than `CLOSED_KEPT`; those that are not ended yet stay besides."""
         value = self.room(room)
         while len(value.closed) > CLOSED_KEPT:
-            entry = self.state.entries[value.closed[0]]
-            if entry.request.phase is not Phase.ENDED:
+            entries = (self.state.entries[request_id] for request_id in value.closed)
+            oldest = next((entry for entry in entries if entry.request.phase is Phase.ENDED), None)
+            if oldest is None:
                 return
-            self.forget(entry)
-            value = replace(self.room(room), closed=value.closed[1:])
+            self.forget(oldest)
+            gone = oldest.request.request_id
+            value = replace(self.room(room), closed=tuple(r for r in value.closed if r != gone))
             self.put_room(room, value)
 
     def forget(self, entry: Entry) -> None:
@@ -239,6 +246,30 @@ class Step:
 def without(mapping: Map[K, V], key: K) -> Map[K, V]:
     """The map without this key, which it need not have."""
     return mapping.delete(key) if key in mapping else mapping
+
+
+def _offer(room: Room, options: tuple[Option, ...]) -> Room:
+    count = room.offers.get(options, 0)
+    forms = room.forms if count else _count(room.forms, list_forms(options), 1)
+    return replace(room, offers=room.offers.set(options, count + 1), forms=forms)
+
+
+def _take_back(room: Room, options: tuple[Option, ...]) -> Room:
+    count = room.offers[options] - 1
+    if count:
+        return replace(room, offers=room.offers.set(options, count))
+    return replace(room, offers=room.offers.delete(options), forms=_count(room.forms, list_forms(options), -1))
+
+
+def _count(forms: Map[str, int], more: Iterable[str], by: int) -> Map[str, int]:
+    counts = forms.mutate()
+    for form in more:
+        count = counts.get(form, 0) + by
+        if count:
+            counts[form] = count
+        else:
+            del counts[form]
+    return counts.finish()
 
 
 def begin(rules: Rules, found: Snapshot) -> State:
@@ -263,18 +294,17 @@ def begin(rules: Rules, found: Snapshot) -> State:
         rooms=Map(rooms),
     )
     step = Step(state, Millis(0))
+    for session_id, agent in found.sessions:
+        step.put_session(session_id, Session(agent=agent))
     for request in found.closed:
         _restore(step, request)
-    for session_id, agent in found.sessions:
-        if session_id not in step.state.sessions:
-            step.put_session(session_id, Session(agent=agent))
     return step.state
 
 
 def _restore(step: Step, request: Request) -> None:
     step.put(Entry(request=request))
     if request.session_id not in step.state.sessions:
-        step.put_session(request.session_id, Session(agent=request.agent))
+        step.put_session(request.session_id, Session(agent=request.agent, ended=True))
     if request.event_id is not None:
         step.show(request.event_id, Shown(request.request_id, request.revision))
     room = step.room(request.room)

@@ -28,12 +28,15 @@ from bridge.core.events import (
     RoomSeen,
     Said,
     Send,
+    SendFailed,
     Sent,
+    SessionDeleted,
     SessionStarted,
     ShuttingDown,
     StartFailed,
     StartTurn,
     TellStatus,
+    TooLarge,
     TurnEnded,
     TurnFailed,
     Typing,
@@ -43,6 +46,7 @@ from bridge.core.events import (
 )
 from bridge.core.model import Agent, AgentName, EventId, Listen, RoomId, SessionId, TransactionId
 from bridge.core.replies import addressed, command, is_nothing
+from bridge.core.state import without
 
 QUEUE_HOLDS = 20  # rule 16
 WORDS_KEPT = 200  # messages of an agent that a reply may still be aimed at
@@ -92,7 +96,7 @@ def begin(agents: tuple[Agent, ...]) -> Turns:
     return Turns(agents={a.name: a for a in agents}, talks=Map({a.name: Talk() for a in agents}))
 
 
-def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]]:
+def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]]:  # noqa: C901 - one line an event
     """Take one event; what has nothing to do with the conversation changes nothing."""
     work = _Step(state)
     match event:
@@ -110,6 +114,10 @@ def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]
             _note(work, event)
         case AgentGone():
             _lose_agent(work, event)
+        case SessionDeleted():
+            _lose_session(work, event)
+        case SendFailed() | TooLarge():
+            work.state = replace(state, leaving=without(state.leaving, event.transaction_id))
         case ShuttingDown():
             work.state = replace(state, closing=True)
         case _:
@@ -118,11 +126,20 @@ def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]
 
 
 def _begin(work: _Step, event: SessionStarted) -> None:
+    """What was said while the harness started is its first turn; what was said to an earlier session is not."""
     agent, talk = work.state.agents[event.agent], work.state.talks[event.agent]
-    talk = replace(talk, session_id=event.session_id, starting=False, running=bool(talk.queue), queue=talk.queue[1:])
-    first = work.state.talks[event.agent].queue[:1]
-    work.put(event.agent, talk)
-    for text in first:
+    waiting = talk.queue if talk.session_id is None and not work.state.closing else ()
+    work.put(
+        event.agent,
+        Talk(
+            session_id=event.session_id,
+            starting=False,
+            running=bool(waiting),
+            queue=waiting[1:],
+            spoken=talk.spoken,
+        ),
+    )
+    for text in waiting[:1]:
         _start(work, agent, event.session_id, text)
 
 
@@ -153,7 +170,7 @@ def _meant(work: _Step, heard: Conversation, here: list[Agent], named: str | Non
         name = next((work.state.words[t] for t in heard.said.targets if t in work.state.words), None)
     if name is None:
         return here[0] if len(here) == 1 else None
-    return work.state.agents[AgentName(name)]
+    return work.state.agents.get(AgentName(name))  # an old prompt's agent may be gone from the config
 
 
 def _is_for_agents(work: _Step, said: Said, here: list[Agent], *, named: bool) -> bool:
@@ -166,7 +183,7 @@ def _is_for_agents(work: _Step, said: Said, here: list[Agent], *, named: bool) -
 
 def _say(work: _Step, agent: Agent, said: Said, text: str) -> None:
     talk = work.state.talks[agent.name]
-    if talk.session_id is None and not talk.starting:
+    if work.state.closing or (talk.session_id is None and not talk.starting):
         work.tell(said.room, NoAgent(agent.name, said.event_id))
     elif talk.session_id is not None and not talk.running:
         work.put(agent.name, replace(talk, running=True))
@@ -196,22 +213,37 @@ def _end_turn(work: _Step, event: TurnEnded) -> None:
             work.tell(agent.room, Words(event.agent, event.text), transaction_id)
         if event.error is not None or event.stop_reason not in QUIET_ENDS:
             work.tell(agent.room, TurnFailed(event.agent, event.stop_reason, event.error))
-    if talk.queue:
+    if talk.queue and not work.state.closing:
         work.put(event.agent, replace(talk, queue=talk.queue[1:]))
         _start(work, agent, event.session_id, talk.queue[0])
         return
     work.put(event.agent, replace(talk, running=False))
-    if agent.room is not None:
+    _stop_typing(work, agent)
+
+
+def _stop_typing(work: _Step, agent: Agent) -> None:
+    """It goes on while another agent works in the same room."""
+    others = [a for a in work.state.agents.values() if a.room == agent.room and work.state.talks[a.name].running]
+    if agent.room is not None and not others:
         work.effects.append(Typing(room=agent.room, on=False))
 
 
 def _lose_agent(work: _Step, event: AgentGone) -> None:
-    agent = work.state.agents[event.agent]
-    work.put(event.agent, Talk(starting=False, spoken=work.state.talks[event.agent].spoken))
-    if agent.room is not None:
-        work.effects.append(Typing(room=agent.room, on=False))
-        if not work.state.closing:
-            work.tell(agent.room, Gone(event.agent, event.exit_code))
+    agent, talk = work.state.agents[event.agent], work.state.talks[event.agent]
+    if talk.session_id not in (None, event.session_id):
+        return  # a new one runs already
+    work.put(event.agent, Talk(starting=False, spoken=talk.spoken))
+    _stop_typing(work, agent)
+    if agent.room is not None and not work.state.closing:
+        work.tell(agent.room, Gone(event.agent, event.exit_code))
+
+
+def _lose_session(work: _Step, event: SessionDeleted) -> None:
+    """The harness may go on to run, but nobody can speak to it: no turn begins, and none is waited for."""
+    for name, talk in sorted(work.state.talks.items()):
+        if talk.session_id == event.session_id:
+            work.put(name, Talk(starting=False, spoken=talk.spoken))
+            _stop_typing(work, work.state.agents[name])
 
 
 def _note(work: _Step, event: StartFailed) -> None:

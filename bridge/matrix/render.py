@@ -221,7 +221,10 @@ def render_speech(message: Spoken) -> Speech:  # noqa: C901, PLR0911, PLR0912 - 
             )
             return _say(text, reply_to=request.event_id)
         case PromptLost(request=request):
-            text = f"The message of {_name(request)} was removed. It still waits for an answer and is posted again."
+            text = (
+                f"The message of {_name(request)} was removed again. It still waits for an answer and is not posted"
+                f" a third time. To answer it, write #{request.number} and the number of an option."
+            )
             return _say(text, mentions=request.mentions)
         case Queued(agent=agent, ahead=ahead, answer=answer):
             before = f", with {_count(ahead, 'other')} before it" if ahead else ""

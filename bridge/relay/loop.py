@@ -15,7 +15,7 @@ import anyio.abc
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from bridge.core.errors import AlreadyDecided, LedgerBusy, LedgerError
+from bridge.core.errors import AlreadyDecided, LedgerBusy, LedgerDamaged, LedgerError, LedgerFull
 from bridge.core.events import (
     AgentStatus,
     AnsweredLocally,
@@ -54,6 +54,7 @@ TAKEN_KEPT = 10_000  # room events remembered so that none counts twice; far mor
 BUSY_TRIES = 5  # a locked database is tried again this often before its event is put off
 BUSY_PAUSE_S = 0.05  # doubled each time; whoever holds the lock holds it for one transaction
 PUT_OFF_S = 1.0  # an event of a harness that could not be stored is tried again after this
+HELD_TRIES = 10  # by then a ledger that refuses what it should take does so for good, and the others go on
 SUBSCRIBER_HOLDS = 1_000  # records that a slow reader of the history may lag behind before it is cut off
 
 
@@ -68,6 +69,9 @@ class _Item:
     @property
     def names(self) -> list[str]:
         return [type(event).__name__ for event in self.events]
+
+
+AGAIN = _Item(())  # nothing but a reason to try what could not be stored
 
 
 class Relay:
@@ -95,6 +99,10 @@ class Relay:
         self._tickets: dict[int, Ticket] = {}
         self._subscribers: set[MemoryObjectSendStream[Record]] = set()
         self._not_stored_told = False
+        self._unrecorded: set[TransactionId] = set()  # sent while the ledger took nothing
+        self._held: deque[_Item] = deque()  # could not be stored yet; what comes later waits for it
+        self._held_tries = 0
+        self._retrying = False
         self._tasks: anyio.abc.TaskGroup | None = None
 
     # ------------------------------------------------------------------------------------------------------- the loop
@@ -119,7 +127,10 @@ class Relay:
 
     def deliver(self, event: Event) -> None:
         """Take an event of an adapter; never waits."""
-        self._put(_Item((event,)))
+        if isinstance(event, Sent | SendFailed | TooLarge) and event.transaction_id in self._unrecorded:
+            self._unrecorded.discard(event.transaction_id)  # the ledger knows nothing of it
+        else:
+            self._put(_Item((event,)))
 
     async def take(self, events: Sequence[Event], token: SyncToken) -> None:
         """Take one sync batch; returns once it is stored together with its token, else raises `LedgerError`."""
@@ -146,41 +157,59 @@ class Relay:
             self._tasks.start_soon(self._deadlines.watch)
             while True:
                 while self._queue:
-                    await self._guard(self._queue.popleft())
-                self._note_change()
+                    await self._take_in_order(self._queue[0])
+                    self._queue.popleft()  # only now: whoever waits for an empty queue waits for this one, too
+                    self._note_change()
                 self._wake = anyio.Event()
                 await self._wake.wait()
 
-    async def _guard(self, item: _Item) -> None:
-        """Round one event: whatever goes wrong with it, the next one is taken (style.md, section 3)."""
-        before = self._weighing.mind
-        try:
-            await self._process(item)
-        except LedgerError as error:
-            self._weighing.restore(before)
+    async def _take_in_order(self, item: _Item) -> None:
+        """What could not be stored comes first: an answer must not overtake the change or the cancel it came after."""
+        while self._held:
+            self._held_tries += item is AGAIN
+            error = await self._guard(self._held[0], patient=self._held_tries < HELD_TRIES)
+            if error is not None:
+                self._put_off(item, error)
+                return
+            self._held.popleft()
+            self._held_tries = 0
+        error = await self._guard(item, patient=item.ticket is None)
+        if error is not None:
             self._put_off(item, error)
-        except Exception as error:
-            self._weighing.restore(before)
-            log.exception("relay.event_failed", events=item.names)
-            self._give_up(item, error)
 
-    async def _process(self, item: _Item) -> None:
-        before = self._weighing.mind
-        work = self._weighing.weigh(item.events, self._taken)
+    async def _guard(self, item: _Item, *, patient: bool) -> Exception | None:
+        """Round one event: whatever goes wrong with it, the next one is taken (style.md, section 3).
+
+        The error, when nothing was stored and the same may be tried again; `patient`: also after one that may not pass.
+        """
         try:
-            records = await self._commit(work, item.token)
-        except AlreadyDecided:  # the second lock of rule 17: this decision was made elsewhere, the rest still counts
-            self._weighing.restore(before)
-            log.exception("relay.already_decided", events=item.names)
-            for event in item.events if len(item.events) > 1 else ():
-                await self._process(_Item((event,)))
-            work = Work()
-            records = await self._commit(work, item.token)
-        self._note_stored(item, work)
-        self._publish(records)
+            work = await self._store(item)
+        except LedgerError as error:
+            passing = isinstance(error, LedgerBusy | LedgerFull | LedgerDamaged)
+            if passing or (patient and not isinstance(error, AlreadyDecided)):
+                return error
+            log.exception("relay.refused_by_ledger", events=item.names)
+            return await self._take_apart(item, error)
+        except Exception as error:
+            log.exception("relay.event_failed", events=item.names)
+            return await self._take_apart(item, error)
         self._carry_out(work.carried)
         if item.ticket is not None:
             item.ticket.finish()
+        return None
+
+    async def _store(self, item: _Item) -> Work:
+        """What the item comes to, once it is stored; until then nothing of it counts and the core is as it was."""
+        before = self._weighing.mind
+        try:
+            work = self._weighing.weigh(item.events, self._taken)
+            records = await self._commit(work, item.token)
+        except BaseException:
+            self._weighing.restore(before)
+            raise
+        self._note_stored(item, work)
+        self._publish(records)
+        return work
 
     async def _commit(self, work: Work, token: SyncToken | None) -> list[Record]:
         if not work.changes and token is None:
@@ -205,37 +234,44 @@ class Relay:
 
     # ---------------------------------------------------------------------------------------------------- what goes wrong
 
-    def _put_off(self, item: _Item, error: LedgerError) -> None:
+    def _put_off(self, item: _Item, error: Exception) -> None:
         """Not stored, so it did not happen: a batch is given again by the rooms, a harness's event by us."""
         log.error("relay.not_stored", reason=type(error).__name__, events=item.names)
         if item.ticket is not None:
             self._tell_not_stored(item)
             item.ticket.finish(error=error)
-            return
-        later = [event for event in item.events if not self._refuse(event, error)]
-        if later and self._tasks is not None:
-            self._tasks.start_soon(self._deliver_later, later)
+        elif later := tuple(event for event in item.events if not self._refuse(event, error)):
+            self._held.append(_Item(later))
+        if self._held and not self._retrying and self._tasks is not None:
+            self._retrying = True
+            self._tasks.start_soon(self._retry_later)
 
-    async def _deliver_later(self, events: list[Event]) -> None:
+    async def _retry_later(self) -> None:
         await anyio.sleep(PUT_OFF_S)
-        for event in events:
-            self.deliver(event)
+        self._retrying = False
+        self._put(AGAIN)
 
-    def _give_up(self, item: _Item, error: Exception) -> None:
+    async def _take_apart(self, item: _Item, error: Exception) -> Exception | None:
         """A fault of ours: the event that met it is dropped, the rest of its batch and its token are not."""
+        if item.token is None:
+            for event in item.events:
+                self._refuse(event, error)
+            return None
+        if not item.events:
+            return error
         for event in item.events:
-            self._refuse(event, error)
-        if item.ticket is not None:
-            if len(item.events) > 1:
-                for event in item.events:
-                    self._put(_Item((event,)))
-            self._put(_Item((), item.token, item.ticket))
+            failure = await self._guard(_Item((event,)), patient=False)
+            if failure is not None:
+                return failure
+        return await self._guard(_Item((), item.token, item.ticket), patient=False)
 
     def _refuse(self, event: Event, error: Exception) -> bool:
         """Fail closed: a request that cannot be recorded is not asked, an answer that cannot be stored is not taken."""
         match event:
             case Asked():
                 self._agents.respond(event.agent, event.call, Cancelled())
+            case AnsweredLocally() if isinstance(error, AlreadyDecided):
+                self._hand(Receipt(ticket=event.ticket, reason=Reason.ALREADY_RESOLVED))
             case AnsweredLocally():
                 self._hand(Receipt(ticket=event.ticket), failed=error)
             case _:
@@ -245,42 +281,55 @@ class Relay:
     def _tell_not_stored(self, item: _Item) -> None:
         """An answer that could not be stored decided nothing; the room is told once until storing works again."""
         before = self._weighing.mind
-        work = self._weighing.weigh(item.events, self._taken)
-        self._weighing.restore(before)
+        try:
+            work = self._weighing.weigh(item.events, self._taken)
+        except Exception:
+            log.exception("relay.event_failed", events=item.names)
+            return
+        finally:
+            self._weighing.restore(before)
         chosen = [c for c in work.changes if isinstance(c, StoreDecision) and c.decision.by is not None]
         if chosen and not self._not_stored_told:
             self._not_stored_told = True
             request = self.state.entries[chosen[0].request_id].request
             for outgoing, _ in self._weighing.word(NotStored(request), request.room, priority=Priority.NOTICE):
+                self._unrecorded.add(outgoing.transaction_id)
                 self._rooms.send(outgoing)
 
     # -------------------------------------------------------------------------------------------------------- carrying out
 
-    def _carry_out(self, carried: Iterable[Carried]) -> None:  # noqa: C901 - one line an effect
+    def _carry_out(self, carried: Iterable[Carried]) -> None:
+        """It is stored and so has happened: where one effect fails, the others are carried out all the same."""
         for effect in carried:
-            match effect:
-                case Outgoing():
-                    self._unsent.add(effect.transaction_id)
-                    self._rooms.send(effect)
-                case Respond():
-                    self._agents.respond(effect.agent, effect.call, effect.outcome)
-                case StartTurn():
-                    self._agents.prompt(effect.agent, effect.session_id, effect.text)
-                case CancelTurn():
-                    self._agents.cancel(effect.agent, effect.session_id)
-                case CloseSession():
-                    self._agents.close(effect.agent, effect.session_id)
-                case Withhold():
-                    if self._rooms.withhold(effect.transaction_id):
-                        self.deliver(SendFailed(transaction_id=effect.transaction_id, sentence="It was withheld."))
-                case Typing():
-                    self._rooms.typing(effect.room, on=effect.on)
-                case WakeAt():
-                    self._deadlines.add(effect.at, effect.request_id, open_count=len(self.state.calls))
-                case Receipt():
-                    self._hand(effect)
-                case Log():
-                    (log.warning if effect.warning else log.info)(effect.event, **effect.fields)
+            try:
+                self._do(effect)
+            except Exception:
+                log.exception("relay.effect_failed", effect=type(effect).__name__)
+
+    def _do(self, effect: Carried) -> None:  # noqa: C901 - one line an effect
+        match effect:
+            case Outgoing():
+                self._unsent.add(effect.transaction_id)
+                self._rooms.send(effect)
+            case Respond():
+                self._agents.respond(effect.agent, effect.call, effect.outcome)
+            case StartTurn():
+                self._agents.prompt(effect.agent, effect.session_id, effect.text)
+            case CancelTurn():
+                self._agents.cancel(effect.agent, effect.session_id)
+            case CloseSession():
+                self._agents.close(effect.agent, effect.session_id)
+            case Withhold():
+                if self._rooms.withhold(effect.transaction_id):
+                    self.deliver(SendFailed(transaction_id=effect.transaction_id, sentence="It was withheld."))
+            case Typing():
+                self._rooms.typing(effect.room, on=effect.on)
+            case WakeAt():
+                self._deadlines.add(effect.at, effect.request_id, open_count=len(self.state.calls))
+            case Receipt():
+                self._hand(effect)
+            case Log():
+                (log.warning if effect.warning else log.info)(effect.event, **effect.fields)
 
     def _hand(self, receipt: Receipt, *, failed: Exception | None = None) -> None:
         ticket = self._tickets.get(receipt.ticket)
@@ -325,7 +374,9 @@ class Relay:
         """End what waits and return once every harness has its outcome, or after `limit_s`."""
         self.deliver(ShuttingDown())
         with anyio.move_on_after(limit_s):
-            while self._queue or any(self._is_open(request_id) for request_id in self.state.calls.values()):
+            while (
+                self._queue or self._held or any(self._is_open(request_id) for request_id in self.state.calls.values())
+            ):
                 await self._changed.wait()
 
     def _is_open(self, request_id: RequestId) -> bool:
@@ -335,5 +386,5 @@ class Relay:
     async def settle(self, limit_s: float) -> None:
         """Return once nothing is left to send or to store, or after `limit_s`."""
         with anyio.move_on_after(limit_s):
-            while self._queue or self._unsent:
+            while self._queue or self._held or self._unsent:
                 await self._changed.wait()

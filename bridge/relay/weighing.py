@@ -111,13 +111,13 @@ class Weighing:
                 if event.event_id in taken or event.event_id in work.taken:
                     continue
                 work.taken.append(event.event_id)
+            if isinstance(event, Sent | SendFailed | TooLarge):
+                event_id = event.event_id if isinstance(event, Sent) else None
+                work.changes.append(StoreSent(transaction_id=event.transaction_id, event_id=event_id))
             self._step(event, work)
         return work
 
     def _step(self, event: Event, work: Work) -> None:
-        if isinstance(event, Sent | SendFailed | TooLarge):
-            event_id = event.event_id if isinstance(event, Sent) else None
-            work.changes.append(StoreSent(transaction_id=event.transaction_id, event_id=event_id))
         self._state, effects = broker.step(self.state, event, self._clock())
         self._turns, more = turns.step(self._turns, event)
         if isinstance(event, Said | Reacted) and (effects or more):
@@ -172,7 +172,7 @@ class Weighing:
                     whole=envelope.whole,
                 )
                 self._step(composed, work)
-        if not worded and isinstance(send.message, Prompt) and send.transaction_id is not None:
+        if not worded and send.transaction_id is not None:
             self._step(SendFailed(transaction_id=send.transaction_id, sentence="It fits no event."), work)
 
     def word(

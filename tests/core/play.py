@@ -157,7 +157,7 @@ class Play:
         )
         new = set(self.state.entries) - before
         (request_id,) = new or {RequestId("")}
-        if posted and request_id:
+        if posted and request_id and self.state.entries[request_id].transaction_id is not None:
             self.post(request_id, whole=whole)
             self.effects = [*asked, *self.effects]
         return request_id

@@ -1,5 +1,7 @@
 """Rules 13 to 16: who may answer, which request is meant, what counts, and what people are told."""
 
+from dataclasses import replace
+
 import pytest
 
 from bridge.core.events import (
@@ -12,8 +14,8 @@ from bridge.core.events import (
     WhichPrompt,
     WrongNumber,
 )
-from bridge.core.model import Ending, EventId, Phase, RequestId, Selected, UserId, Via
-from tests.core.play import ALICE, ALLOW, BOB, MALLORY, REJECT, Play, agent
+from bridge.core.model import AgentName, Ending, EventId, Meaning, Phase, RequestId, Selected, UserId, Via
+from tests.core.play import ALICE, ALLOW, BOB, MALLORY, NOTHING_FOUND, REJECT, Play, agent, option
 
 ELSEWHERE = EventId("$elsewhere")
 
@@ -214,6 +216,19 @@ def test_other_text_is_conversation(play: Play, text: str) -> None:
     assert play.request(asked).phase is Phase.PENDING
 
 
+def test_a_name_is_an_attempt_as_long_as_one_waiting_prompt_offers_it(play: Play) -> None:
+    lists = [(option(f"a{n}", f"Allow command {n}", Meaning.APPROVE), REJECT) for n in (1, 2, 2)]
+    _, second, third = [play.ask(options=options) for options in lists]
+    for ended in (second, third):
+        play.say("allow command 2")
+        assert len(play.told(WhichPrompt)) == 1
+        play.reply(ended, "2")
+    play.say("allow command 2")
+    assert play.did(Conversation)
+    play.say("reject")
+    assert len(play.told(WhichPrompt)) == 1
+
+
 def test_a_reply_to_something_else_is_conversation(play: Play) -> None:
     asked = play.ask()
     (effect,) = play.say("1", ALICE, ELSEWHERE)
@@ -344,3 +359,16 @@ def test_an_answer_at_the_very_instant_of_expiry_is_late() -> None:
     assert decision is not None
     assert (decision.ending, decision.option) == (Ending.EXPIRED, REJECT)
     assert isinstance(play.told()[0], TooLate)
+
+
+def test_nobody_answers_a_prompt_whose_agent_the_config_does_not_know_any_more() -> None:
+    play = Play()
+    asked = play.ask()
+    event_id = play.event_of(asked)
+    play.reply(asked, "3")
+    play.deliver(asked)
+    later = Play(agent(name=AgentName("codex")), found=replace(NOTHING_FOUND, closed=(play.request(asked),)))
+    later.say("1", ALICE, event_id)
+    assert [type(m) for m in later.told()] == [NotAllowed]
+    later.react(event_id, "1", BOB)
+    assert later.outcomes == []

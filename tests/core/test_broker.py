@@ -33,6 +33,7 @@ from bridge.core.events import (
     Unaskable,
     WakeAt,
     Withdrawn,
+    Withhold,
 )
 from bridge.core.events import Priority as Urgency
 from bridge.core.model import (
@@ -54,6 +55,7 @@ from bridge.core.model import (
     SessionId,
     TransactionId,
     Unsatisfied,
+    UserId,
     Via,
 )
 from bridge.core.state import CLOSED_KEPT, begin
@@ -98,7 +100,7 @@ def test_nothing_expires_before_the_bound_of_about_25_days() -> None:
     asked = play.ask()
     assert play.request(asked).expires_at - play.request(asked).asked_at == ENDLESS_MS == 2147483647
     play.now = Millis(play.request(asked).expires_at - 1)
-    assert play.step(DeadlineReached(request_id=asked)) == []
+    assert play.step(DeadlineReached(request_id=asked)) == [WakeAt(request_id=asked, at=play.request(asked).expires_at)]
     play.wait(0.001)
     play.step(DeadlineReached(request_id=asked))
     assert [o for _, o in play.outcomes] == [Selected("opt-reject")]
@@ -133,7 +135,7 @@ def test_a_room_that_cannot_be_used_makes_requests_undeliverable_at_once(state: 
 
 
 def test_without_a_room_or_without_approvers_nobody_can_answer() -> None:
-    for nobody in (agent(room=None), agent(approvers=frozenset())):
+    for nobody in (agent(room=None), agent(approvers=frozenset[UserId]())):
         play = Play(nobody)
         play.ask(posted=False)
         assert [o for _, o in play.outcomes] == [Cancelled()]
@@ -283,6 +285,14 @@ def test_an_undelivered_old_request_is_not_forgotten_before_it_ends() -> None:
         play.reply(asked, "1")
         play.deliver(asked)
     assert first in play.state.entries
+    assert len(play.state.rooms[ROOM].closed) == CLOSED_KEPT
+
+
+def test_requests_of_a_harness_that_does_not_read_are_all_kept_until_they_end() -> None:
+    play = Play()
+    for _ in range(CLOSED_KEPT + 5):
+        play.reply(play.ask(), "1")
+    assert len(play.state.rooms[ROOM].closed) == CLOSED_KEPT + 5
 
 
 def test_what_waits_of_an_agent_is_listed_oldest_first() -> None:
@@ -294,24 +304,27 @@ def test_what_waits_of_an_agent_is_listed_oldest_first() -> None:
     assert broker.waiting_of(play.state, AgentName("other")) == ()
 
 
+def queued(play: Play, request_id: RequestId) -> StoreOutgoing:
+    transaction_id = play.state.entries[request_id].transaction_id
+    assert transaction_id is not None
+    return StoreOutgoing(
+        transaction_id=transaction_id,
+        room=ROOM,
+        event_type="m.room.message",
+        content={},
+        priority=Urgency.PROMPT,
+        request_id=request_id,
+    )
+
+
 def found_open(*, sent: bool, decided: bool) -> tuple[Play, RequestId]:
     """A start that finds one request open; its prompt was sent, or only queued; it was decided, or not."""
     play = Play()
     asked = play.ask(posted=sent)
     if decided:
         play.reply(asked, "1") if sent else play.step(TurnCancelled(session_id=SESSION, by=None))
-    request = play.request(asked)
-    transaction_id = play.state.entries[asked].transaction_id
-    assert transaction_id is not None
-    queued = StoreOutgoing(
-        transaction_id=transaction_id,
-        room=ROOM,
-        event_type="m.room.message",
-        content={},
-        priority=Urgency.PROMPT,
-        request_id=asked,
-    )
-    found = replace(NOTHING_FOUND, open=(request,), outgoing=() if sent else (queued,), sessions=((SESSION, CLAUDE),))
+    outgoing = () if sent else (queued(play, asked),)
+    found = replace(NOTHING_FOUND, open=(play.request(asked),), outgoing=outgoing, sessions=((SESSION, CLAUDE),))
     later = Play()
     later.state = begin(later.state.rules, found)
     later.state, later.effects = broker.recover(later.state, found, later.now)
@@ -330,11 +343,23 @@ def test_a_start_ends_what_the_last_run_left_open_and_edits_its_prompt(decided: 
 def test_a_prompt_that_was_on_its_way_when_the_last_run_ended_is_closed_once_it_has_an_id() -> None:
     play, asked = found_open(sent=False, decided=False)
     assert play.told(Closing) == []
+    assert play.did(Withhold) == []  # it may stand in the room: only sending it again tells
     transaction_id = play.state.entries[asked].transaction_id
     assert transaction_id is not None
     play.post(asked)
     assert len(play.told(Closing)) == 1
     assert any(isinstance(e, StorePosted) for e in play.effects)
+
+
+def test_a_prompt_on_its_way_whose_request_had_ended_is_closed_once_it_has_an_id() -> None:
+    play = Play()
+    asked = play.ask(posted=False)
+    play.step(TurnCancelled(session_id=SESSION, by=None))
+    play.deliver(asked)
+    found = replace(NOTHING_FOUND, closed=(play.request(asked),), outgoing=(queued(play, asked),))
+    play.state, _ = broker.recover(begin(play.state.rules, found), found, play.now)
+    play.post(asked)
+    assert len(play.told(Closing)) == 1
 
 
 def test_a_start_knows_the_prompts_that_ended_before_it() -> None:

@@ -1,4 +1,4 @@
-"""The messages of a request: bound, changed, lost, too large, confirmed."""
+"""The messages of a request: bound, changed, lost, too large."""
 
 from dataclasses import replace
 
@@ -7,7 +7,6 @@ import pytest
 from bridge.core.events import (
     Closing,
     Composed,
-    Confirm,
     Echoed,
     NotAllowed,
     Prompt,
@@ -22,6 +21,7 @@ from bridge.core.events import (
     TooLarge,
     TooLate,
     ToolCallChanged,
+    TurnCancelled,
     Withhold,
 )
 from bridge.core.model import Cancelled, Essence, EventId, Phase, RequestId, Selected, TransactionId
@@ -52,7 +52,10 @@ def test_the_timeline_binds_the_prompt_when_it_comes_before_the_answer_of_the_ho
     assert play.request(asked).placed
     play.react(EventId("$p"), "1")
     assert play.outcomes != []
+    before = play.state
     assert play.step(Sent(transaction_id=transaction_id, event_id=EventId("$p"))) == []
+    play.state = before
+    assert play.step(TooLarge(transaction_id=transaction_id)) == []
 
 
 def test_events_of_the_bot_that_are_no_prompts_bind_nothing() -> None:
@@ -99,6 +102,27 @@ def test_a_changed_request_is_shown_anew_and_only_answers_after_that_count(essen
     assert play.outcomes == []
     play.react(new, "1")
     assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
+
+
+def test_a_change_concerns_only_the_request_it_names_though_two_share_a_tool_call() -> None:
+    play = Play()
+    first, second = play.ask(), play.ask(description=describe(command="rm -rf build"))
+    play.step(
+        ToolCallChanged(
+            session_id=SESSION,
+            tool_call_id="call_1",
+            description=describe(command="rm -rf build /"),
+            call=play.request(second).call,
+        )
+    )
+    assert [play.request(first).revision, play.request(second).revision] == [1, 2]
+
+
+def test_a_change_that_names_no_request_shows_them_anew_in_the_order_of_asking() -> None:
+    play = Play()
+    asked = [play.ask() for _ in range(8)]
+    change(play, command="rm -rf /")
+    assert asked == [m.request.request_id for m in play.told(Prompt) if isinstance(m, Prompt)]
 
 
 def test_an_answer_under_a_replaced_message_is_told_once_to_answer_the_new_one() -> None:
@@ -156,6 +180,100 @@ def test_a_replaced_message_that_arrives_first_is_edited_once_the_new_one_is_the
     assert len(play.told(Replaced)) == 1
 
 
+def transaction_ids(play: Play) -> list[TransactionId | None]:
+    return [e.transaction_id for e in play.all_effects if isinstance(e, Send)]
+
+
+def test_a_request_that_changes_twice_edits_each_old_message_once() -> None:
+    play = Play()
+    asked = play.ask()
+    old: list[EventId] = []
+    for command in ("ls", "rm -rf /"):
+        old.append(play.event_of(asked))
+        change(play, command=command)
+        play.post(asked)
+    said = [e.message for e in play.all_effects if isinstance(e, Send) and isinstance(e.message, Replaced)]
+    assert old == [m.old_event_id for m in said]
+    assert len(transaction_ids(play)) == len(set(transaction_ids(play)))
+
+
+def test_an_edit_that_is_too_large_goes_out_shorter_under_a_new_id() -> None:
+    play = Play()
+    asked = play.ask()
+    change(play, command="ls")
+    play.post(asked)
+    for expected in (Replaced, Closing):
+        (send,) = [e for e in play.effects if isinstance(e, Send) and isinstance(e.message, expected)]
+        assert send.transaction_id is not None
+        (shorter,) = play.step(TooLarge(transaction_id=send.transaction_id))
+        assert isinstance(shorter, Send)
+        assert (shorter.message, shorter.shrink) == (send.message, 1)
+        assert shorter.transaction_id not in (None, send.transaction_id)
+        assert play.step(Sent(transaction_id=shorter.transaction_id, event_id=EventId("$edit"))) == []
+        play.reply(asked, "3")
+        play.deliver(asked)
+    assert len(play.state.leaving) == 0
+
+
+def test_an_edit_that_can_never_be_sent_leaves_nothing_behind() -> None:
+    play = Play()
+    asked = play.ask()
+    play.reply(asked, "3")
+    (send,) = [e for e in play.deliver(asked) if isinstance(e, Send)]
+    assert send.transaction_id is not None
+    assert play.step(SendFailed(transaction_id=send.transaction_id, sentence="no")) == []
+    assert len(play.state.leaving) == 0
+
+
+def test_an_old_message_does_not_go_on_looking_open_when_the_new_one_never_left() -> None:
+    play = Play()
+    asked = play.ask()
+    old = play.event_of(asked)
+    change(play, command="rm -rf /")
+    play.step(TurnCancelled(session_id=SESSION, by=None))
+    play.deliver(asked)
+    assert [old] == [m.request.event_id for m in play.told(Closing) if isinstance(m, Closing)]
+
+
+def test_an_old_message_that_arrives_after_the_end_is_closed_and_points_at_nothing_else() -> None:
+    play = Play()
+    asked = play.ask(posted=False)
+    first = play.state.entries[asked].transaction_id
+    assert first is not None
+    change(play, command="rm -rf /")
+    play.post(asked)
+    play.say("3")
+    play.deliver(asked)
+    play.step(Sent(transaction_id=first, event_id=EventId("$late")))
+    assert [EventId("$late")] == [m.request.event_id for m in play.told() if isinstance(m, Closing)]
+
+
+def test_an_old_message_that_arrives_between_decision_and_end_is_closed_with_the_new_one() -> None:
+    play = Play()
+    asked = play.ask(posted=False)
+    first = play.state.entries[asked].transaction_id
+    assert first is not None
+    change(play, command="rm -rf /")
+    new = play.post(asked)
+    play.say("3")
+    play.step(Sent(transaction_id=first, event_id=EventId("$late")))
+    assert play.told() == []
+    play.deliver(asked)
+    assert {new, EventId("$late")} == {m.request.event_id for m in play.told() if isinstance(m, Closing)}
+
+
+def test_a_new_message_that_can_never_be_sent_leaves_the_old_one_closed_and_unseen_remembered() -> None:
+    play = Play()
+    asked = play.ask()
+    change(play, command="rm -rf /")
+    transaction_id = play.state.entries[asked].transaction_id
+    assert transaction_id is not None
+    play.step(SendFailed(transaction_id=transaction_id, sentence="It fits no event."))
+    assert {ALICE, BOB} == play.state.rooms[ROOM].unseen
+    play.deliver(asked)
+    assert len(play.told(Closing)) == 1
+
+
 def test_a_prompt_that_ended_while_it_was_on_its_way_is_closed_when_it_arrives() -> None:
     play = Play()
     asked = play.ask(posted=False)
@@ -179,7 +297,10 @@ def test_a_message_of_a_forgotten_request_binds_nothing() -> None:
     transaction_id = play.state.entries[asked].transaction_id
     assert transaction_id is not None
     play.state = replace(play.state, entries=play.state.entries.delete(asked))
+    before = play.state
     assert play.step(Sent(transaction_id=transaction_id, event_id=EventId("$p"))) == []
+    play.state = before
+    assert play.step(TooLarge(transaction_id=transaction_id)) == []
 
 
 def test_a_prompt_that_a_moderator_removes_is_posted_again_once_and_then_its_loss_is_said() -> None:
@@ -223,121 +344,3 @@ def test_a_withheld_prompt_of_a_decided_request_changes_nothing() -> None:
     transaction_id = play.state.entries[asked].transaction_id
     assert transaction_id is not None
     assert play.step(SendFailed(transaction_id=transaction_id, sentence="It was withheld.")) == []
-
-
-# ------------------------------------------------------------------------------------------ rule 10: not shown whole
-
-
-def confirmation_of(play: Play) -> EventId:
-    (send,) = [e for e in play.effects if isinstance(e, Send) and isinstance(e.message, Confirm)]
-    assert send.transaction_id is not None
-    event_id = EventId(f"$confirm/{send.transaction_id}")
-    play.step(Sent(transaction_id=send.transaction_id, event_id=event_id))
-    return event_id
-
-
-@pytest.mark.parametrize("words", ["confirm", "Confirm", "Allow once", "allow once"])
-def test_an_allow_of_what_was_not_shown_whole_is_confirmed_by_a_reply_of_the_same_person(words: str) -> None:
-    play = Play()
-    play.ask(whole=False)
-    play.say("1")
-    assert play.outcomes == []
-    question = confirmation_of(play)
-    play.say(words, ALICE, question)
-    assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
-
-
-def test_nothing_else_confirms() -> None:
-    play = Play()
-    play.ask(whole=False)
-    play.say("1")
-    question = confirmation_of(play)
-    for text in ("1", "yes", "Always allow"):
-        play.say(text, ALICE, question)
-        question = confirmation_of(play)
-    play.react(question, "1")
-    assert play.effects == []
-    play.say("confirm", BOB, question)
-    play.say("confirm", MALLORY, question)
-    assert len(play.told(NotAllowed)) == 1
-    play.say("confirm")
-    assert play.outcomes == []
-
-
-def test_an_older_question_confirms_nothing_any_more() -> None:
-    play = Play()
-    play.ask(whole=False)
-    play.say("1")
-    first = confirmation_of(play)
-    play.say("2")
-    confirmation_of(play)
-    play.say("confirm", ALICE, first)
-    assert play.outcomes == []
-    assert len(play.told(TooLate)) == 1
-
-
-def test_a_refusal_needs_no_second_step_on_the_prompt_or_under_the_question() -> None:
-    play = Play()
-    asked = play.ask(whole=False)
-    play.say("1")
-    play.reply(asked, "3", BOB)
-    assert [o for _, o in play.outcomes] == [Selected("opt-reject")]
-
-    play = Play()
-    play.ask(whole=False)
-    play.say("1")
-    play.say("Reject", ALICE, confirmation_of(play))
-    assert [o for _, o in play.outcomes] == [Selected("opt-reject")]
-
-
-def test_a_confirmation_lapses_with_its_request() -> None:
-    play = Play()
-    asked = play.ask(whole=False)
-    play.say("1")
-    question = confirmation_of(play)
-    play.reply(asked, "3", BOB)
-    play.deliver(asked)
-    play.say("confirm", ALICE, question)
-    assert len(play.told(TooLate)) == 1
-    play.say("confirm", MALLORY, question)
-    assert [type(m) for m in play.told()] == [NotAllowed]
-    assert len(play.outcomes) == 1
-
-
-def test_two_people_may_each_be_asked_to_confirm() -> None:
-    play = Play()
-    play.ask(whole=False)
-    play.say("1")
-    alices = confirmation_of(play)
-    play.say("2", BOB)
-    bobs = confirmation_of(play)
-    play.say("confirm", ALICE, bobs)
-    assert play.outcomes == []
-    play.say("confirm", ALICE, alices)
-    assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
-
-
-def test_a_changed_request_forgets_what_was_to_be_confirmed() -> None:
-    play = Play()
-    asked = play.ask(whole=False)
-    play.say("1")
-    question = confirmation_of(play)
-    change(play, command="rm -rf /")
-    play.post(asked, whole=False)
-    play.say("confirm", ALICE, question)
-    assert play.outcomes == []
-
-
-def test_a_forgotten_confirmation_leaves_nothing_behind() -> None:
-    play = Play()
-    asked = play.ask(whole=False)
-    play.say("1")
-    confirmation_of(play)
-    play.say("2", BOB)
-    play.reply(asked, "3", BOB)
-    play.deliver(asked)
-    for _ in range(100):
-        other = play.ask()
-        play.reply(other, "3")
-        play.deliver(other)
-    assert not any(shown.request_id == asked for shown in play.state.shown.values())

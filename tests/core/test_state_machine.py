@@ -18,6 +18,7 @@ from bridge.core.events import (
     ShuttingDown,
     StoreDecision,
     StoreEnding,
+    StoreSessionEnd,
     TooLarge,
     ToolCallChanged,
     TurnCancelled,
@@ -31,6 +32,7 @@ from tests.core.play import ALICE, ALLOW, BOB, CLAUDE, MALLORY, OPTIONS, ROOM, S
 PEOPLE = st.sampled_from([ALICE, BOB])
 WORDS = st.sampled_from(["1", "2", "3", "4", "Allow once", "reject", "yes", "confirm", "#1 1", "#2 3", "!cancel"])
 STRANGERS = st.sampled_from([MALLORY, UserId("@Alice:ex.org"), UserId("@alice:evil.example")])
+ENOUGH = 5  # requests before everything may end: what comes after that asks nothing more
 
 
 class Requests(RuleBasedStateMachine):
@@ -67,7 +69,11 @@ class Requests(RuleBasedStateMachine):
     @rule(number=st.integers(0, 9))
     def the_message_arrives(self, number: int) -> None:
         request_id = self.pick(number)
-        if request_id and self.play.request(request_id).event_id is None:
+        if (
+            request_id
+            and self.play.request(request_id).event_id is None
+            and self.play.state.entries[request_id].transaction_id is not None
+        ):
             self.play.post(request_id)
             self.check_no_new_allow()
 
@@ -168,17 +174,20 @@ class Requests(RuleBasedStateMachine):
         self.play.step(TurnCancelled(session_id=SESSION, by=by))
         self.check_no_new_allow()
 
+    @precondition(lambda self: len(self.asked) > ENOUGH)
     @rule()
     def the_session_is_deleted(self) -> None:
         self.play.step(SessionDeleted(session_id=SESSION))
         self.check_no_new_allow()
 
+    @precondition(lambda self: len(self.asked) > ENOUGH)
     @rule()
     def the_bridge_shuts_down(self) -> None:
         self.play.step(ShuttingDown())
         assert all(self.play.request(r).phase is not Phase.PENDING for r in self.asked)
         self.check_no_new_allow()
 
+    @precondition(lambda self: len(self.asked) > ENOUGH)
     @rule()
     def the_agent_dies(self) -> None:
         before = len(self.play.outcomes)
@@ -231,11 +240,20 @@ class Requests(RuleBasedStateMachine):
         assert set(ended) <= set(decided)
 
     @invariant()
+    def no_two_events_share_a_transaction_id(self) -> None:
+        sent = [e.transaction_id for e in self.play.all_effects if isinstance(e, Send) and e.transaction_id]
+        assert len(sent) == len(set(sent))
+
+    @invariant()
+    def the_session_ends_once(self) -> None:
+        assert sum(isinstance(e, StoreSessionEnd) for e in self.play.all_effects) <= 1
+
+    @invariant()
     def no_prompt_is_closed_twice_or_before_its_end(self) -> None:
         closed = [
             e.message.request for e in self.play.all_effects if isinstance(e, Send) and isinstance(e.message, Closing)
         ]
-        assert len(closed) == len({r.request_id for r in closed})
+        assert len(closed) == len({r.event_id for r in closed})
         assert all(r.phase is Phase.ENDED for r in closed)
 
     @invariant()
@@ -255,6 +273,7 @@ class Requests(RuleBasedStateMachine):
         assert pending == set(room.waiting.values())
         assert pending == set(self.play.state.sessions[SESSION].waiting)
         assert sum(room.offers.values()) == len(pending)
+        assert bool(room.forms) == bool(pending)
 
 
 class NothingIsForgotten(Requests.TestCase):

@@ -24,12 +24,15 @@ from bridge.core.events import (
     RoomState,
     Said,
     Send,
+    SendFailed,
     Sent,
+    SessionDeleted,
     SessionStarted,
     ShuttingDown,
     StartFailed,
     StartTurn,
     TellStatus,
+    TooLarge,
     TurnEnded,
     TurnFailed,
     Typing,
@@ -177,6 +180,54 @@ def test_an_agent_that_goes_ends_its_turn_and_forgets_its_queue() -> None:
     assert talk.told == [NoAgent(CLAUDE, EventId("$e3"))]
 
 
+def test_the_going_of_an_earlier_session_does_not_end_the_new_one() -> None:
+    talk = Talkers()
+    talk.step(SessionStarted(agent=CLAUDE, session_id=OTHER))
+    assert talk.step(AgentGone(agent=CLAUDE, session_id=SESSION)) == []
+    talk.say("go")
+    assert talk.started == [("claude", "go")]
+
+
+def test_a_deleted_session_takes_no_more_words_and_waits_for_no_end_of_its_turn() -> None:
+    talk = Talkers(*pair())
+    talk.say("claude: go")
+    talk.step(SessionDeleted(session_id=SESSION))
+    assert talk.effects == [Typing(room=ROOM, on=False)]
+    talk.say("claude: go")
+    assert talk.told == [NoAgent(CLAUDE, EventId("$e2"))]
+    talk.say("codex: go")
+    assert talk.started == [("codex", "go")]
+
+
+def test_typing_goes_on_while_another_agent_works_in_the_room() -> None:
+    talk = Talkers(*pair())
+    talk.say("claude: go")
+    talk.say("codex: go")
+    assert Typing(room=ROOM, on=False) not in talk.end()
+
+
+def test_no_turn_begins_while_the_bridge_ends() -> None:
+    talk = Talkers()
+    talk.say("one")
+    talk.say("two")
+    talk.step(ShuttingDown())
+    talk.end(stop="cancelled")
+    assert talk.started == []
+    talk.say("three")
+    assert talk.told == [NoAgent(CLAUDE, EventId("$e3"))]
+
+
+def test_words_that_can_never_be_sent_leave_nothing_behind() -> None:
+    talk = Talkers()
+    for too_large in (False, True):
+        talk.say("go")
+        (send,) = [e for e in talk.end("Here.") if isinstance(e, Send)]
+        txn = send.transaction_id
+        assert txn is not None
+        talk.step(TooLarge(transaction_id=txn) if too_large else SendFailed(transaction_id=txn, sentence="no"))
+    assert len(talk.state.leaving) == 0
+
+
 def test_when_the_bridge_ends_it_is_no_news_that_its_harnesses_go() -> None:
     talk = Talkers()
     talk.step(ShuttingDown())
@@ -228,6 +279,12 @@ def test_words_under_an_agents_prompt_or_message_are_for_that_agent() -> None:
     talk.step(Sent(transaction_id=sent[0].transaction_id, event_id=EventId("$words")))
     talk.say("and now?", targets=(EventId("$words"),))
     assert talk.started == [("claude", "and now?")]
+
+
+def test_words_under_a_prompt_of_an_agent_that_the_config_dropped_are_asked_about() -> None:
+    talk = Talkers()
+    talk.say("why?", aimed=CODEX)
+    assert talk.told == [WhichAgent((CLAUDE,), EventId("$e1"))]
 
 
 def test_only_the_latest_messages_of_agents_are_remembered() -> None:

@@ -218,7 +218,10 @@ SPOKEN: list[tuple[Spoken, str]] = [
     ),
     (
         PromptLost(REQUEST),
-        "The message of #12 was removed. It still waits for an answer and is posted again.",
+        (
+            "The message of #12 was removed again. It still waits for an answer and is not posted a third time."
+            " To answer it, write #12 and the number of an option."
+        ),
     ),
     (
         Queued(CLAUDE, 0, ANSWER),
