@@ -243,8 +243,13 @@ def _visible(text: str) -> str:
 
 def _trimmed(text: str) -> str:
     """Without invisible characters and white space at the ends; what stands between is kept as it was typed."""
-    seen = [place for place, character in enumerate(text) if not (character.isspace() or _is_invisible(character))]
-    return text[seen[0] : seen[-1] + 1] if seen else ""
+    start = next((place for place, character in enumerate(text) if _is_seen(character)), len(text))
+    end = next((place for place in range(len(text), start, -1) if _is_seen(text[place - 1])), start)
+    return text[start:end]
+
+
+def _is_seen(character: str) -> bool:
+    return not (character.isspace() or _is_invisible(character))
 
 
 def _is_invisible(character: str) -> bool:
