@@ -1,7 +1,8 @@
 """The log: one event a line on stderr, JSON or for a terminal, with every known secret replaced by `***`.
 
-Above it: app and the command line, which set it up; everybody logs through structlog. Below it: structlog and the
-standard library's logging, whose warnings take the same way out. It knows no event and no text of agents or people.
+Above it: app and the command line, which set it up; everybody logs through structlog. Below it: structlog, the
+standard library's logging, whose warnings take the same way out, and safetext. It knows no event and no text of agents
+or people.
 """
 
 import json
@@ -12,6 +13,8 @@ from typing import Any, TextIO, cast
 from urllib.parse import quote
 
 import structlog
+
+from bridge.core.safetext import find_hidden
 
 MASK = "***"
 _QUIET = ("nio", "peewee")  # their warnings quote events, and so the words of people
@@ -41,12 +44,11 @@ def set_up(
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,  # a plain traceback: the pretty ones show the values of variables
     ]
-    finish: list[structlog.typing.Processor] = [
-        redact,  # last before the text is made, so that nothing is added after it
-        structlog.dev.ConsoleRenderer(colors=terminal, exception_formatter=structlog.dev.plain_traceback)
-        if terminal
-        else structlog.processors.JSONRenderer(),
-    ]
+    render: list[structlog.typing.Processor] = [structlog.processors.JSONRenderer()]
+    if terminal:
+        plain = structlog.dev.plain_traceback
+        render = [escape, structlog.dev.ConsoleRenderer(colors=True, exception_formatter=plain)]
+    finish = [redact, *render]  # redacted last before the text is made, so that nothing is added after it
     structlog.configure(
         processors=[*prepare, *finish],
         wrapper_class=structlog.make_filtering_bound_logger(
@@ -75,6 +77,16 @@ def set_up(
 def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Replace every hidden value in every field; what is no plain value becomes its text first."""
     return cast("MutableMapping[str, Any]", _clean(event))
+
+
+def escape(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Show what would steer a terminal, such as in an id that a homeserver made up; only a traceback has lines."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            for character in find_hidden(value) - ({"\n"} if key == "exception" else set()):
+                value = value.replace(character, ascii(character)[1:-1])  # noqa: PLW2901 - one character after another
+            event[key] = value
+    return event
 
 
 def _clean(value: object) -> object:

@@ -169,3 +169,16 @@ def test_the_log_goes_to_stderr_as_json_where_that_is_no_terminal(capsys: pytest
     structlog.get_logger().info("x")
     out, err = capsys.readouterr()
     assert (out, json.loads(err)["event"]) == ("", "x")
+
+
+def test_nothing_that_is_logged_steers_the_terminal() -> None:
+    stream = _set_up(terminal=True)
+    room = "!r\x1b[2J\x9b31m\n\u202e"
+    try:
+        _fail(room)
+    except ValueError:
+        structlog.get_logger().exception("matrix.invite_ignored", room=room, rooms=[room])
+    shown = stream.getvalue()
+    assert shown.count("!r\\x1b[2J\\x9b31m") == 3
+    assert not any(steering in shown for steering in ("\x1b[2J", "\x9b", "\u202e"))
+    assert "\nTraceback (most recent call last):\n" in shown

@@ -123,7 +123,10 @@ async def _look_up(client: Client, config: Config, bot: UserId) -> Known:
     for name, section in config.agents.items():
         if section.room is not None and section.room not in rooms:
             rooms[section.room] = await _find_room(client, name, section.room)
-    display_name = await client.display_name(bot)
+    try:
+        display_name = await client.display_name(bot)
+    except RequestRefused:  # it shows no profiles; what the bot is called in a room is learned there
+        display_name = None
     return rooms, (bot, display_name) if display_name else (bot,)
 
 

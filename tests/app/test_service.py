@@ -19,7 +19,7 @@ from bridge.app.service import serve
 from bridge.core.errors import BridgeError
 from bridge.demo.homeserver import Account
 from bridge.ops.folder import hold_state_folder
-from tests.peers.homeserver import Fault, Homeserver
+from tests.peers.homeserver import FORBIDDEN, Fault, Homeserver
 from tests.peers.service import START_S, Service, running, write_config
 
 AGENT = Path(__file__).parents[1] / "peers" / "scripted_agent.py"
@@ -110,6 +110,14 @@ async def test_an_agent_and_a_homeserver_that_do_nothing_more_do_not_hold_up_the
             await homeserver.until(lambda: homeserver.count("typing") > 0)  # the turn has begun
         homeserver.fail_always("send", Fault(gate=asyncio.Event()))
         assert await service.end(seconds=END_S) == 0
+
+
+async def test_a_homeserver_that_shows_no_profiles_is_served_all_the_same(
+    tmp_path: Path, homeserver: Homeserver
+) -> None:
+    homeserver.fail_always("profile", Fault(status=403, body=FORBIDDEN))
+    async with _asking(tmp_path, homeserver) as service:
+        assert await service.end() == 0
 
 
 def _lives(pid: int) -> bool:
