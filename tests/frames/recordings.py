@@ -59,10 +59,11 @@ class Recording:
         """The tool call of a request: its own members over those that were told before; what is empty says nothing."""
         call: Json = {}
         for line in self.lines[: request["line"] - 1]:
-            frame = line["frame"] if line["dir"] == "in" else {}
+            frame: Json = line["frame"] if line["dir"] == "in" else {}
             if frame.get("method") == "session/update" and frame["params"]["sessionId"] == request["session"]:
-                update = frame["params"]["update"]
-                call |= keep_said(update) if update.get("toolCallId") == request["toolCallId"] else {}
+                update: Json = frame["params"]["update"]
+                if update.get("toolCallId") == request["toolCallId"]:
+                    call |= keep_said(update)
         return call | keep_said(self.lines[request["line"] - 1]["frame"]["params"]["toolCall"])
 
 

@@ -157,7 +157,7 @@ class Replay:
         if not played.recording.expected["sessions"]:
             await self._watch.until(lambda: self._watch.messages(played.room), seconds=PLAY_S)
         for place, request in enumerate(played.recording.requests, 1):
-            if (request["bridge"] or {}).get("ending") != "shutdown":
+            if not request["bridge"] or request["bridge"]["ending"] != "shutdown":
                 prompt = self._find_prompt(played, place)
                 assert prompt is not None
                 event_id = prompt["event_id"]
