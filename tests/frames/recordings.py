@@ -61,10 +61,11 @@ class Recording:
         for line in self.lines[: request["line"] - 1]:
             frame: Json = line["frame"] if line["dir"] == "in" else {}
             if frame.get("method") == "session/update" and frame["params"]["sessionId"] == request["session"]:
-                update: Json = frame["params"]["update"]
-                if update.get("toolCallId") == request["toolCallId"]:
-                    call |= keep_said(update)
-        return call | keep_said(self.lines[request["line"] - 1]["frame"]["params"]["toolCall"])
+                told: Json = frame["params"]["update"]
+                if told.get("toolCallId") == request["toolCallId"]:
+                    call |= keep_said(told)
+        asked: Json = self.lines[request["line"] - 1]["frame"]["params"]["toolCall"]
+        return call | keep_said(asked)
 
 
 def keep_said(members: Json) -> Json:
