@@ -28,7 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
-    args = _make_parser().parse_args(words)
+    args = make_parser().parse_args(words)
     try:
         code: int = args.act(args)
         sys.stdout.flush()
@@ -98,7 +98,8 @@ def _make_common() -> argparse.ArgumentParser:
     return common
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Every command with its options, each with one line of help."""
     common = _make_common()
     parser = argparse.ArgumentParser(
         prog=DISTRIBUTION,
