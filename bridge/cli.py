@@ -99,7 +99,7 @@ def _make_common() -> argparse.ArgumentParser:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Every command with its options, each with one line of help."""
+    """Every command and option there is; the documents are held to it by a test."""
     common = _make_common()
     parser = argparse.ArgumentParser(
         prog=DISTRIBUTION,

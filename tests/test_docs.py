@@ -108,8 +108,7 @@ def test_every_command_of_the_program_is_in_the_readme() -> None:
 
 def test_every_type_of_record_is_described() -> None:
     rows = read_rows(read("docs/history.md"))
-    types = set(records._TYPES.values())  # pyright: ignore[reportPrivateUsage]
-    assert types <= {row[0].strip("`") for row in rows}
+    assert set(records.TYPES.values()) <= {row[0].strip("`") for row in rows}
 
 
 @pytest.mark.parametrize(("words", "later"), [(Ending, set[StrEnum]()), (Reason, set[StrEnum]()), (Via, LATER)])

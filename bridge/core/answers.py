@@ -117,7 +117,7 @@ def _weigh_numbered(step: Step, said: Said, room: Room, number: int, rest: str) 
     entry = _find_numbered(step, room, number)
     if entry is None:
         if room.waiting and (not rest or is_lone_number(rest) or _fits_any(room, rest)):
-            _ask_which_waits(step, said, room)
+            _refuse_number(step, said, room)
         else:
             step.do(Conversation(said))
     elif _speaks_of_another(said, entry.request):
@@ -128,6 +128,17 @@ def _weigh_numbered(step: Step, said: Said, room: Room, number: int, rest: str) 
         _ask_which(step, said, [entry])
     elif may_answer(step, entry, _attempt(said)):
         take(step, entry, choose(rest, entry.request.options) if rest else Fits.NONE, _attempt(said))
+
+
+def _refuse_number(step: Step, said: Said, room: Room) -> None:
+    """No prompt has this number: an attempt that fits nothing gets the list, or the names of what waits (rule 16)."""
+    if len(room.waiting) > 1:
+        _ask_which_waits(step, said, room)
+        return
+    (request_id,) = room.waiting.values()
+    entry = step.state.entries[request_id]
+    if may_answer(step, entry, _attempt(said)):
+        take(step, entry, Fits.NONE, _attempt(said))
 
 
 def _find_numbered(step: Step, room: Room, number: int) -> Entry | None:

@@ -109,7 +109,7 @@ def tell_late(
         step.do(late_record(step, entry, option, by=attempt.sender, via=attempt.via, event_id=attempt.event_id))
     if again or key not in entry.late:
         step.put(replace(entry, late=entry.late | {key}))
-        tell(step, entry.request.room, TooLate(entry.request, attempt.under))
+        tell(step, entry.request.room, TooLate(entry.request, attempt.sender, attempt.under))
 
 
 def late_record(

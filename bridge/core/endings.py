@@ -138,7 +138,7 @@ def _decide(step: Step, entry: Entry, cause: Cause, decision: Decision) -> None:
         )
     )
     step.settle(entry)
-    _mark_unseen(step, entry, decision.by)
+    mark_unseen(step, entry, decision.by)
     _withdraw_from_room(step, entry)
     if decision.outcome is None:
         _end(step, entry, decision.ending, delivered=False)
@@ -201,7 +201,7 @@ def edit(step: Step, request: Request, message: Closing | Replaced, transaction_
     step.do(send)
 
 
-def _mark_unseen(step: Step, entry: Entry, by: str | None) -> None:
+def mark_unseen(step: Step, entry: Entry, by: str | None) -> None:
     """Everybody else's phone may still show this prompt: their next bare text in the room decides nothing (rule 14)."""
     request = entry.request
     if entry.transaction_id is None and not entry.old_events:

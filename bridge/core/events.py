@@ -380,6 +380,7 @@ class TooLate:
     """A late answerer is told how the request ended (rule 12); for a prompt that was replaced: which one to answer."""
 
     request: Request
+    sender: UserId
     answer: EventId
 
 

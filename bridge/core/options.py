@@ -7,6 +7,7 @@ order, and leaves none out but those that cannot be answered with.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from bridge.core.masking import mask
 from bridge.core.model import JsonValue, Meaning, Misfit, Option, Scope
@@ -16,6 +17,9 @@ from bridge.core.safetext import count_utf16, cut_line, escape_line
 CARD_ID_MAX_UTF16 = 200  # permission-v2.md, section 2: `options[].id`
 LABEL_MAX_UTF16 = 200  # section 2: `options[].label`; counted so that JavaScript and JSON Schema both agree
 LINE_MAX_CHARS = 300  # section 11: what the prose shows of a name
+
+LISTS_REMEMBERED = 64  # agents offer the same few lists over and over, and people wait while one is read
+REMEMBERED_MAX_CHARS = 1_000  # of all ids, names and kinds of a list; longer ones are rare and not kept
 
 _OF_KIND: Mapping[str, tuple[Meaning, Scope]] = {
     "allow_once": (Meaning.APPROVE, Scope.ONCE),
@@ -53,28 +57,50 @@ def read_options(raw: Sequence[JsonValue]) -> OptionList:
         return OptionList(options=(), misfit=Misfit.NOTHING_TO_CHOOSE, dropped=dropped)
     if same_id:
         return OptionList(options=(), misfit=Misfit.SAME_ID, dropped=dropped)
-    options, masked = _shown(by_id)
-    if not _are_tellable(options):
+    offers = tuple(_read_offer(option_id, item) for option_id, item in by_id.items())
+    size = sum(len(offer.option_id) + len(offer.name) + len(offer.kind or "") for offer in offers)
+    options, masked = (_remember_shown if size <= REMEMBERED_MAX_CHARS else _show)(offers)
+    if not options:
         return OptionList(options=(), misfit=Misfit.NOT_TELLABLE, dropped=dropped)
     return OptionList(options=options, misfit=None, dropped=dropped, masked=masked)
 
 
-def _shown(by_id: Mapping[str, Mapping[str, JsonValue]]) -> tuple[tuple[Option, ...], int]:
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What counts of one raw option."""
+
+    option_id: str
+    name: str
+    kind: str | None
+
+
+def _read_offer(option_id: str, item: Mapping[str, JsonValue]) -> _Offer:
+    name, kind = item.get("name"), item.get("kind")
+    return _Offer(option_id, name if isinstance(name, str) else "", kind if isinstance(kind, str) else None)
+
+
+def _show(offers: tuple[_Offer, ...]) -> tuple[tuple[Option, ...], int]:
+    """The options as they are shown, and how many secrets were masked in them; none where people could not tell them apart."""
+    options, masked = _shown(offers)
+    return (options, masked) if _are_tellable(options) else ((), masked)
+
+
+_remember_shown = lru_cache(maxsize=LISTS_REMEMBERED)(_show)
+
+
+def _shown(offers: Sequence[_Offer]) -> tuple[tuple[Option, ...], int]:
     """The options with label, line and card id, and how many secrets were masked in them."""
     options: list[Option] = []
-    taken = set(by_id)
+    taken = {offer.option_id for offer in offers}
     masked = 0
-    for number, (option_id, item) in enumerate(by_id.items(), start=1):
+    for number, offer in enumerate(offers, start=1):
+        option_id, name, kind = offer.option_id, offer.name, offer.kind
         card_id = _card_id(option_id, number, taken)
         taken.add(card_id)
-        name = item.get("name")
-        name = name if isinstance(name, str) else ""
         safe_name, secrets = mask(name)
         masked += secrets
         shown = escape_line(card_id if is_nothing(safe_name) else safe_name)
         label = _cut_label(shown)
-        kind = item.get("kind")
-        kind = kind if isinstance(kind, str) else None
         meaning, scope = _OF_KIND.get(kind or "", (Meaning.CHOOSE, None))
         options.append(
             Option(

@@ -56,7 +56,10 @@ def note_composed(work: Step, event: Composed) -> None:
 
 
 def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
-    """AC-19: what was shown must stay as it was; if it does not, it is asked anew and only answers after that count."""
+    """AC-19: what was shown must stay as it was; if it does not, it is asked anew and only answers after that count.
+
+    The message that people know is closed by somebody else: bare text may still be meant for it (rule 14).
+    """
     request = entry.request
     if request.phase is not Phase.PENDING or not _changed(request.description.essence, event.description.essence):
         return
@@ -75,6 +78,8 @@ def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
         whole=True,
     )
     work.do(StoreRevision(request=request))
+    work.put_room(request.room, replace(work.room(request.room), closed_at=work.at))
+    endings.mark_unseen(work, entry, None)
     post(work, replace(entry, request=request, old_events=olds, unedited=unedited, confirmations=(), shrink=0))
 
 

@@ -227,12 +227,16 @@ def _folded(text: str) -> str:
     text = _visible(text)
     if len(text) > ANSWER_MAX_CHARS:
         return ""
+    if text.isascii():  # nearly every name, id and answer: NFKC leaves it as it is
+        return " ".join(text.lower().split())
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text.translate(_PLAIN)).casefold())
     return " ".join(text.translate(_PLAIN).split())
 
 
 def _visible(text: str) -> str:
     """Without invisible characters, the frames of keycaps, and white space at the ends."""
+    if text.isascii() and text.isprintable():
+        return text.strip()
     unseen = filter(_is_invisible, {*find_hidden(text), _KEYCAP})
     return text.translate(dict.fromkeys(map(ord, unseen))).replace(_KEYCAP_TEN, "10").strip()
 

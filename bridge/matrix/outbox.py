@@ -70,6 +70,7 @@ class Outbox:
         bot: UserId,
         deliver: Deliver,
         is_encrypted: Callable[[RoomId], bool],
+        is_entering: Callable[[RoomId], bool],
         patience: Patience,
         muted_most_s: float = MUTED_MOST_S,
     ) -> None:
@@ -77,6 +78,7 @@ class Outbox:
         self._bot = bot
         self._deliver = deliver
         self._is_encrypted = is_encrypted
+        self._is_entering = is_entering
         self._patience = patience
         self._muted_most_s = muted_most_s
         self._lanes: dict[RoomId, _Lane] = {}
@@ -196,6 +198,9 @@ class Outbox:
     async def _forbidden(self, entry: _Entry) -> None:
         """Tell a room that the bot is out of from one where it may not write now: Synapse's answer does not."""
         room = entry.outgoing.room
+        if self._is_entering(room):  # an agent that fails at once says so before the bot is in
+            self._rest(entry)
+            return
         try:
             out = await self._is_out(room)
         except RateLimited as limited:

@@ -204,8 +204,8 @@ def render_speech(message: Spoken) -> Speech:  # noqa: C901, PLR0911, PLR0912 - 
                 f" {NOTHING_APPROVED} Please reply to the message you mean, without another number in front."
             )
             return _say(text, reply_to=answer)
-        case TooLate(request=request, answer=answer):
-            return _say(_tell_too_late(request), reply_to=answer)
+        case TooLate(request=request, sender=sender, answer=answer):
+            return _say(f"{_who(sender)}, {_tell_too_late(request)}", reply_to=answer)
         case Confirm():
             return _render_confirm(message)
         case Unaskable(agent=agent, title=title, misfit=misfit):
@@ -276,7 +276,7 @@ def _render_which_prompt(message: WhichPrompt) -> tuple[Block, ...]:
     if not waiting:
         return (Paragraph(f"No request waits here any more. {NOTHING_APPROVED}"),)
     if len(waiting) == 1 and not message.more:
-        why = f"The request you may still see has ended, and another one waits now. {NOTHING_APPROVED}"
+        why = f"The request you may still see has ended or changed, and this one waits now. {NOTHING_APPROVED}"
     else:
         why = f"Several requests wait here, so it is not clear which one you mean. {NOTHING_APPROVED}"
     lines = tuple(f"{_name(request)}: {show_title(request)}" for request in waiting)
@@ -288,10 +288,10 @@ def _render_which_prompt(message: WhichPrompt) -> tuple[Block, ...]:
 def _tell_too_late(request: Request) -> str:
     if request.decision is None:  # it waits on, in a newer message (AC-19)
         return (
-            f"The agent has changed what {_name(request)} asks, so your answer does not count."
+            f"the agent has changed what {_name(request)} asks, so your answer does not count."
             " Please answer the newer message."
         )
-    return f"Your answer to {_name(request)} came too late. {tell_ending(request)}"
+    return f"your answer to {_name(request)} came too late. {tell_ending(request)}"
 
 
 def _render_confirm(message: Confirm) -> Speech:

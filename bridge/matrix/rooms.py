@@ -61,11 +61,13 @@ class MatrixRooms:
             bot=bot,
             deliver=deliver,
             is_encrypted=self._sync.is_encrypted,
+            is_entering=self._is_entering,
             patience=self._patience,
             muted_most_s=muted_most_s,
         )
         self._invites: dict[RoomId, None] = {}  # in the order in which they are tried
         self._invite_came = anyio.Event()
+        self._joining: RoomId | None = None
         self._typing: dict[RoomId, bool] = {}
         self._typing_changed = anyio.Event()
 
@@ -124,6 +126,9 @@ class MatrixRooms:
         self._invites[room] = None
         self._invite_came.set()
 
+    def _is_entering(self, room: RoomId) -> bool:
+        return room == self._joining or room in self._invites
+
     async def _enter_rooms(self) -> None:
         """Join the rooms that the config names, one after the other; any other invite is left alone."""
         failures = 0
@@ -131,7 +136,7 @@ class MatrixRooms:
             if not self._invites:
                 self._invite_came = anyio.Event()
                 await self._invite_came.wait()
-            room = next(iter(self._invites))
+            room = self._joining = next(iter(self._invites))
             del self._invites[room]
             try:
                 await self._client.join(room)
@@ -147,6 +152,7 @@ class MatrixRooms:
                 log.warning("matrix.join_refused", room=room, status=refused.status, errcode=refused.errcode)
             else:
                 log.info("matrix.joined", room=room)
+            self._joining = None
             failures = 0
 
     # --------------------------------------------------------------------------------------------------- typing signs

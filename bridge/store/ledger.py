@@ -6,9 +6,12 @@ knows no SQL; its part is that SQLite, which blocks, has one thread of its own a
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Self, TypeVar
 
 import anyio
@@ -23,10 +26,52 @@ from bridge.store.writes import store
 Result = TypeVar("Result")
 
 
+class Worker:
+    """A thread of its own for calls that block, one after another.
+
+    What it adds to a call people wait for, and it is half of what an executor and its two kinds of futures add.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # A daemon: what a killed program leaves half done, SQLite undoes.
+        self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`. Cannot be cancelled."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Result] = loop.create_future()
+
+        def call() -> None:
+            finish: Callable[[], None]
+            try:
+                finish = partial(done.set_result, work())
+            except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits for it
+                finish = partial(done.set_exception, error)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(lambda: done.done() or finish())
+
+        self._calls.put(call)
+        # Shielded: a commit cannot be called back, and its caller must not believe that nothing was kept.
+        with anyio.CancelScope(shield=True):
+            await done
+        return done.result()
+
+    def end(self) -> None:
+        """Finish what is queued."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
 class SqliteLedger:
     """The ledger in one SQLite file. Calls are carried out one after another, in the order in which they were made."""
 
-    def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, connection: sqlite3.Connection, thread: Worker) -> None:
         self._connection = connection
         self._thread = thread
         self._closed = False
@@ -38,11 +83,11 @@ class SqliteLedger:
         Raises `LedgerDamaged` for a file that is damaged, another program's or of a later version, and `LedgerError`
         where it cannot be opened at all.
         """
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        thread = Worker()
         try:
-            return cls(await _wait_for(thread, lambda: open_database(path)), thread)
+            return cls(await thread.run(lambda: open_database(path)), thread)
         except BaseException:
-            thread.shutdown()
+            thread.end()
             raise
 
     async def load(self) -> Snapshot:
@@ -66,21 +111,13 @@ class SqliteLedger:
         if self._closed:
             return
         self._closed = True
-        await _wait_for(self._thread, self._connection.close)
-        self._thread.shutdown()
+        await self._thread.run(self._connection.close)
+        self._thread.end()
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         if self._closed:
             raise LedgerError("The ledger is closed.")
-        return await _wait_for(self._thread, work)
-
-
-async def _wait_for(thread: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
-    waiting = asyncio.get_running_loop().run_in_executor(thread, work)
-    # Shielded: a commit cannot be called back, and its caller must not believe that nothing was kept.
-    with anyio.CancelScope(shield=True):
-        await asyncio.wait([waiting])
-    return waiting.result()
+        return await self._thread.run(work)
 
 
 def read_history(

@@ -257,10 +257,25 @@ def test_a_room_number_in_a_reply_to_something_else_is_asked_about(play: Play) -
     assert decided(play, asked) is None
 
 
-def test_an_unknown_room_number_with_an_answer_behind_it_is_asked_about(play: Play) -> None:
+@pytest.mark.parametrize("text", ["#99 1", "#99"])
+def test_an_unknown_room_number_gets_the_list_of_the_one_that_waits(play: Play, text: str) -> None:
+    asked = play.ask()
+    play.say(text, MALLORY)
+    assert [type(message) for message in play.told()] == [NotAllowed]
+    play.say(text)
+    assert [type(message) for message in play.told()] == [NotAnOption]
+    assert decided(play, asked) is None
+
+
+def test_an_unknown_room_number_with_several_waiting_is_asked_about(play: Play) -> None:
+    play.ask()
     play.ask()
     play.say("#99 1")
     assert isinstance(play.told()[0], WhichPrompt)
+
+
+def test_an_unknown_room_number_before_other_words_is_conversation(play: Play) -> None:
+    play.ask()
     (effect,) = play.say("#99 is the issue I mean")
     assert isinstance(effect, Conversation)
 
@@ -319,7 +334,8 @@ def test_a_late_reaction_is_told_once(play: Play) -> None:
     play.say("3", BOB)
     play.deliver(asked)
     play.react(play.event_of(asked), "1")
-    assert len(play.told(TooLate)) == 1
+    told = [message.sender for message in play.told(TooLate) if isinstance(message, TooLate)]
+    assert told == [ALICE]  # the word stands under the prompt, which names nobody
     play.react(play.event_of(asked), "2")
     assert play.told() == []
 

@@ -38,6 +38,7 @@ class FakeProcess:
         self._said = anyio.Event()
         self._output: deque[bytes] = deque()
         self._output_ended = False
+        self._all_read = anyio.Event()
         self._takes_input = True
         self._reads = anyio.Event()
         self._reads.set()
@@ -56,6 +57,8 @@ class FakeProcess:
         """Write a message, or raw bytes, to stdout."""
         data = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
         self._output.append(data)
+        if self._all_read.is_set():
+            self._all_read = anyio.Event()
         self._said.set()
 
     def reply(self, request: Mapping[str, JsonValue], result: JsonValue) -> None:
@@ -75,6 +78,15 @@ class FakeProcess:
                     return line
             self._heard = anyio.Event()
             await self._heard.wait()
+
+    @property
+    def unread(self) -> int:
+        """How many of the messages said are still to be read."""
+        return len(self._output)
+
+    async def until_read(self) -> None:
+        """Wait until the bridge has handled all that was said, and waits for more; or will never read again."""
+        await self._all_read.wait()
 
     def stop_reading(self) -> None:
         """Take nothing from stdin from here on."""
@@ -117,7 +129,10 @@ class FakeProcess:
         return ()
 
     async def receive(self) -> bytes:
-        while not self._output and not self._output_ended:
+        while not self._output:
+            self._all_read.set()
+            if self._output_ended:
+                break
             self._said = anyio.Event()
             await self._said.wait()
         return self._output.popleft() if self._output else b""
@@ -144,6 +159,7 @@ class FakeProcess:
     async def stop(self) -> int | None:
         await anyio.lowlevel.checkpoint()
         self.stopped = True
+        self._all_read.set()
         self.exit(0)
         return self._exit_code
 

@@ -22,12 +22,14 @@ class Sending:
     def __init__(self, client: Client, *, muted_most_s: float = 600.0, patience: Patience = SOON) -> None:
         self.delivered: list[Event] = []
         self.encrypted: set[RoomId] = set()
+        self.entering: set[RoomId] = set()
         self.moved = anyio.Event()
         self.box = Outbox(
             client,
             bot=UserId("@bot:hs"),
             deliver=self.deliver,
             is_encrypted=self.encrypted.__contains__,
+            is_entering=self.entering.__contains__,
             patience=patience,
             muted_most_s=muted_most_s,
         )
@@ -263,6 +265,17 @@ async def test_a_refusal_where_even_the_state_is_closed_is_permanent(sending: Se
 async def test_a_refusal_in_a_room_that_the_bot_never_was_in_is_permanent(sending: Sending) -> None:
     sending.box.add(outgoing("t1", room=RoomId("!unknown")))
     assert [SendFailed] == [type(event) for event in await sending.until(1)]
+
+
+async def test_a_refusal_in_a_room_that_the_bot_is_about_to_enter_is_tried_again(
+    sending: Sending, server: Homeserver
+) -> None:
+    sending.entering.add(ROOM)
+    server.fail("send", Fault(status=403, body=NO))
+    sending.box.add(outgoing("t1"))
+    delivered = await sending.until(1)
+    assert [sent(server, "t1")] == delivered
+    assert server.count("state") == 0
 
 
 async def test_a_muted_bot_tries_again_until_it_may_speak(sending: Sending, server: Homeserver) -> None:

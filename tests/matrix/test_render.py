@@ -61,7 +61,7 @@ from bridge.matrix.render import (
 from tests.matrix.asked import ALLOW, AMY, ANSWER, PROMPT, REJECT, REQUEST, TESTS, make_description, make_option
 
 CLAUDE, QWEN = AgentName("claude"), AgentName("qwen")
-MAL = UserId("@mal:hs")
+BO, MAL = UserId("@bo:hs"), UserId("@mal:hs")
 CLAIMS = re.compile(r"\b(blocked|prevented|ran|executed|succeeded|done|approved(?! yet\.))\b", re.IGNORECASE)
 HONEST = re.compile(r"nothing has been approved", re.IGNORECASE)
 OTHER = replace(REQUEST, number=13, description=make_description(title="Push"))
@@ -159,7 +159,7 @@ SPOKEN: list[tuple[Spoken, str]] = [
     (
         WhichPrompt((OTHER,), 0, AMY, ANSWER),
         (
-            "The request you may still see has ended, and another one waits now. Nothing has been approved.\n\n"
+            "The request you may still see has ended or changed, and this one waits now. Nothing has been approved.\n\n"
             "#13: Push\n\nPlease reply to its message, or write its number first, for example: #13 1"
         ),
     ),
@@ -172,12 +172,12 @@ SPOKEN: list[tuple[Spoken, str]] = [
         ),
     ),
     (
-        TooLate(end(Ending.ANSWERED, option=ALLOW, by=AMY), ANSWER),
-        'Your answer to #12 came too late. @amy:hs answered: "Allow once".',
+        TooLate(end(Ending.ANSWERED, option=ALLOW, by=AMY), BO, ANSWER),
+        '@bo:hs, your answer to #12 came too late. @amy:hs answered: "Allow once".',
     ),
     (
-        TooLate(REQUEST, ANSWER),
-        "The agent has changed what #12 asks, so your answer does not count. Please answer the newer message.",
+        TooLate(REQUEST, BO, ANSWER),
+        "@bo:hs, the agent has changed what #12 asks, so your answer does not count. Please answer the newer message.",
     ),
     (
         Confirm(REQUEST, ALLOW, AMY, ANSWER),

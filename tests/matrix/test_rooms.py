@@ -111,6 +111,22 @@ async def test_an_invite_to_a_bound_room_is_accepted(client: Client, server: Hom
     assert (run.events(RoomSeen)[-1].state, server.membership(ROOM)) == (RoomState.JOINED, "join")
 
 
+async def test_what_is_said_while_the_bot_enters_a_room_waits_until_it_is_in(
+    client: Client, server: Homeserver
+) -> None:
+    server.room(ROOM, joined=False)
+    server.invite(ROOM)
+    gate = asyncio.Event()
+    server.fail("join", Fault(gate=gate))
+    async with running(client) as run:
+        run.rooms.send(outgoing("t1"))
+        with anyio.fail_after(5):
+            await server.until(lambda: server.count("send") == 2)
+        gate.set()
+        await run.until(lambda: run.delivered)
+    assert isinstance(run.delivered[0], Sent)
+
+
 async def test_an_invite_to_any_other_room_is_left_alone(client: Client, server: Homeserver) -> None:
     server.room(ROOM)
     async with running(client) as run:

@@ -34,6 +34,7 @@ class Fault:
     torn: bool = False  # half an answer, then the connection is closed
     gate: asyncio.Event | None = None  # the call goes on as usual once this is set
     done: bool = False
+    echo: bool = False  # the error repeats the request's address and headers, as some proxies do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ class Homeserver:
         self._always: dict[str, Fault] = {}
         self._changed = asyncio.Condition()
         self._closing = False
+        self._parked: int | None = None  # where in the stream a sync waits for more
         self.url = ""
 
     # ------------------------------------------------------------------------------------------ what a test arranges
@@ -154,6 +156,10 @@ class Homeserver:
         """Wait until something that came over the wire makes this true."""
         async with self._changed:
             await self._changed.wait_for(true)
+
+    async def until_followed(self) -> None:
+        """Wait until the bot has stored all that happened, and waits for more."""
+        await self.until(lambda: self._parked == len(self.stream))
 
     def wake(self) -> None:
         """Let whoever waits look again."""
@@ -242,7 +248,10 @@ class Homeserver:
             if request.transport is not None:
                 request.transport.close()
             return response
-        body = json.dumps(fault.body) if isinstance(fault.body, dict) else fault.body
+        said = fault.body
+        if fault.echo:
+            said = {"errcode": "M_UNKNOWN", "error": f"{request.method} {request.url} {dict(request.headers)}"}
+        body = json.dumps(said) if isinstance(said, dict) else said
         return web.Response(
             status=fault.status, body=body, content_type=fault.content_type, headers=dict(fault.headers)
         )
@@ -346,11 +355,15 @@ class Homeserver:
         try:
             async with asyncio.timeout(timeout):
                 async with self._changed:
+                    self._parked = since
+                    self._changed.notify_all()
                     await self._changed.wait_for(
                         lambda: whole or bool(self.scripted) or self._closing or len(self.stream) > since
                     )
         except TimeoutError:
             pass
+        finally:
+            self._parked = None
         if self.scripted:
             return web.json_response(self.scripted.popleft())
         return web.json_response(self._batch(request.query.get("since"), since, whole=whole))

@@ -210,5 +210,7 @@ async def test_a_request_that_changes_twice_is_bound_each_time() -> None:
         for command in ("ls", "rm -rf /"):
             await rig.happens(rig.changed(command))
             await rig.post(asked)
-        await rig.sync(rig.said("3"))
+        event_id = rig.relay.state.entries[asked].request.event_id
+        assert event_id is not None
+        await rig.sync(rig.said("3", event_id))
         assert [outcome for _, outcome in rig.responses] == [Selected("opt-reject")]

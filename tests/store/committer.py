@@ -7,7 +7,6 @@ import itertools
 import os
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -15,7 +14,7 @@ import anyio
 from bridge.core.events import StoreTaken
 from bridge.core.model import EventId, Millis, SyncToken
 from bridge.store.database import open_database
-from bridge.store.ledger import SqliteLedger
+from bridge.store.ledger import SqliteLedger, Worker
 from tests.store.values import ask, make_request, queue, start
 
 
@@ -28,7 +27,7 @@ async def commit_until_killed(path: Path, statements: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     connection.set_trace_callback(count)
-    ledger = SqliteLedger(connection, ThreadPoolExecutor(max_workers=1))
+    ledger = SqliteLedger(connection, Worker())
     await ledger.commit([start()], at=Millis(0))
     for number in itertools.count(1):
         request = make_request(number)

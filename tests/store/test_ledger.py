@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from bridge.core.events import StoreLateAnswer, StoreSent
 from bridge.core.model import AgentName, EventId, JsonValue, Millis, Reason, SessionId, SyncToken, Via
 from bridge.store.codec import outcome_json
 from bridge.store.database import open_database
-from bridge.store.ledger import SqliteLedger, read_history
+from bridge.store.ledger import SqliteLedger, Worker, read_history
 from tests.store.values import AGENT, ALLOW, AT, REJECT, SESSION, ask, decide, make_answer, make_request, queue, start
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +134,7 @@ async def test_a_caller_may_change_its_list_while_it_is_stored(ledger: SqliteLed
 async def test_a_locked_ledger_is_busy_and_keeps_nothing(path: Path) -> None:
     connection = open_database(path)
     connection.execute("PRAGMA busy_timeout = 0")
-    ledger = SqliteLedger(connection, ThreadPoolExecutor(max_workers=1))
+    ledger = SqliteLedger(connection, Worker())
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(LedgerBusy):
@@ -148,7 +147,7 @@ async def test_a_locked_ledger_is_busy_and_keeps_nothing(path: Path) -> None:
 
 async def test_a_full_disk_keeps_nothing_and_lets_the_next_try_succeed(path: Path) -> None:
     connection = open_database(path)
-    ledger = SqliteLedger(connection, ThreadPoolExecutor(max_workers=1))
+    ledger = SqliteLedger(connection, Worker())
     request = make_request()
     await ledger.commit([start(), ask(request)], at=AT)
     (pages,) = connection.execute("PRAGMA page_count").fetchone()

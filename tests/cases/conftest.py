@@ -1,0 +1,6 @@
+"""Assertions outside the test modules say what they compared, too."""
+
+import pytest
+
+for name in ("claims", "claims_deciding", "claims_showing", "claims_working", "verdict"):
+    pytest.register_assert_rewrite(f"tests.cases.{name}")
