@@ -58,14 +58,15 @@ class Recording:
     def merged(self, request: Json) -> Json:
         """The tool call of a request: its own members over those that were told before; what is empty says nothing."""
         call: Json = {}
+        before: int = request["line"] - 1
         lines: list[Json] = self.lines
-        for line in lines[: request["line"] - 1]:
+        for line in lines[:before]:
             frame: Json = line["frame"] if line["dir"] == "in" else {}
             if frame.get("method") == "session/update" and frame["params"]["sessionId"] == request["session"]:
                 told: Json = frame["params"]["update"]
                 if told.get("toolCallId") == request["toolCallId"]:
                     call |= keep_said(told)
-        asking: Json = lines[request["line"] - 1]
+        asking: Json = lines[before]
         return call | keep_said(asking["frame"]["params"]["toolCall"])
 
 
