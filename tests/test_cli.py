@@ -16,8 +16,8 @@ import pytest
 import bridge
 import bridge.demo
 from bridge import cli, config, logs
+from bridge.core.changes import Record
 from bridge.core.errors import AgentStartFailed, BridgeError, CredentialsRefused, LedgerError
-from bridge.core.events import Record
 from bridge.ops import control
 from bridge.ops.login import Wish
 from tests.fakes.control_target import OTHER, REQUEST, SESSION, FakeControlTarget, make_record

@@ -29,8 +29,8 @@ from bridge.core.errors import (
     RateLimited,
     RequestRefused,
 )
-from bridge.core.events import Event, Rules, StartFailed
-from bridge.core.model import AgentName, Millis, RoomId, SessionId, SyncToken, UserId
+from bridge.core.events import Event, StartFailed
+from bridge.core.model import AgentName, Millis, RoomId, Rules, SessionId, SyncToken, UserId
 from bridge.matrix.client import Client
 from bridge.matrix.patience import Patience
 from bridge.matrix.rooms import MatrixRooms

@@ -8,49 +8,37 @@ is what the caller says it is: `at`, in Unix milliseconds.
 from dataclasses import replace
 
 from bridge.core import answers, endings, posting, receipts
+from bridge.core.changes import Priority, Snapshot, StoreAsked, StoreSession, StoreSessionEnd
+from bridge.core.effects import CancelTurn, CloseSession, Effect, Log, Respond, Send, WakeAt, Withhold
 from bridge.core.endings import Cause
 from bridge.core.events import (
     AgentGone,
-    AgentNote,
     AnsweredLocally,
     Asked,
-    CancelTurn,
-    CloseSession,
     Composed,
     DeadlineReached,
     Delivered,
     Echoed,
-    Effect,
     Event,
-    Log,
     NotDelivered,
-    Priority,
     Reacted,
     Redacted,
-    Respond,
     RoomSeen,
     RoomState,
     Said,
-    Send,
     SendFailed,
     Sent,
     SessionDeleted,
     SessionStarted,
     ShuttingDown,
-    Snapshot,
     StartFailed,
-    StoreAsked,
-    StoreSession,
-    StoreSessionEnd,
     TooLarge,
     ToolCallChanged,
     TurnCancelled,
     TurnEnded,
-    Unaskable,
-    WakeAt,
     Withdrawn,
-    Withhold,
 )
+from bridge.core.messages import AgentNote, Unaskable
 from bridge.core.model import (
     AgentName,
     JsonObject,

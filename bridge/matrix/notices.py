@@ -6,7 +6,7 @@ both cards mean "decide now".
 
 from collections.abc import Iterator
 
-from bridge.core.events import Replaced, Seed, Words
+from bridge.core.messages import Replaced, Seed, Words
 from bridge.core.model import EventId, JsonValue, PreviewItem, PromptStyle, Request, UserId
 from bridge.core.ports import Envelope
 from bridge.core.safetext import cut_to_bytes, escape_words

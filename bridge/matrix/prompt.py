@@ -11,7 +11,7 @@ from enum import Enum
 
 import structlog
 
-from bridge.core.events import Closing, Message, Prompt, Replaced, Seed, Words
+from bridge.core.messages import Closing, Message, Prompt, Replaced, Seed, Words
 from bridge.core.model import JsonObject, JsonValue, PromptStyle
 from bridge.core.ports import Envelope
 from bridge.matrix.card import OPTIONS_MAX, build_card, build_v1, find_unclean, measure_item, validate

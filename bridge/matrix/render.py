@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bridge.core.events import (
+from bridge.core.messages import (
     AgentNote,
     AgentStatus,
     CancelSent,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from bridge.core.events import (
+from bridge.core.changes import (
     StoreAsked,
     StoreDecision,
     StoreEnding,

@@ -13,8 +13,8 @@ import anyio
 from bridge.acp.agent import Harnesses, Launch, Process, spawn
 from bridge.config import AgentSection, agent_rules
 from bridge.core.errors import SessionNotFound
-from bridge.core.events import AnsweredLocally, Event, Rules
-from bridge.core.model import Agent, AgentName, Millis, RequestId, RoomId, SessionId, SyncToken, UserId
+from bridge.core.events import AnsweredLocally, Event
+from bridge.core.model import Agent, AgentName, Millis, RequestId, RoomId, Rules, SessionId, SyncToken, UserId
 from bridge.core.ports import Ledger
 from bridge.matrix.client import Client
 from bridge.matrix.patience import Patience

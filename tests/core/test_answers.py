@@ -4,16 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.events import (
-    Conversation,
-    NotAllowed,
-    NotAnOption,
-    StoreLateAnswer,
-    StoreUnseen,
-    TooLate,
-    WhichPrompt,
-    WrongNumber,
-)
+from bridge.core.changes import StoreLateAnswer, StoreUnseen
+from bridge.core.effects import Conversation
+from bridge.core.messages import NotAllowed, NotAnOption, TooLate, WhichPrompt, WrongNumber
 from bridge.core.model import AgentName, Ending, EventId, Meaning, Phase, RequestId, Selected, UserId, Via
 from tests.core.play import ALICE, ALLOW, BOB, MALLORY, NOTHING_FOUND, REJECT, Play, agent, option
 

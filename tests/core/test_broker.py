@@ -5,37 +5,24 @@ from dataclasses import replace
 import pytest
 
 from bridge.core import broker
+from bridge.core.changes import Priority as Urgency
+from bridge.core.changes import StoreAsked, StoreEnding, StoreOutgoing, StorePosted, StoreSession, StoreSessionEnd
+from bridge.core.effects import CancelTurn, CloseSession, Log, Respond, Send, WakeAt, Withhold
 from bridge.core.events import (
     AgentGone,
-    AgentNote,
-    CancelTurn,
-    CloseSession,
-    Closing,
     DeadlineReached,
     Delivered,
-    Log,
     NotDelivered,
-    Respond,
     RoomSeen,
     RoomState,
-    Send,
     SessionDeleted,
     SessionStarted,
     ShuttingDown,
-    StoreAsked,
-    StoreEnding,
-    StoreOutgoing,
-    StorePosted,
-    StoreSession,
-    StoreSessionEnd,
     TurnCancelled,
     TurnEnded,
-    Unaskable,
-    WakeAt,
     Withdrawn,
-    Withhold,
 )
-from bridge.core.events import Priority as Urgency
+from bridge.core.messages import AgentNote, Closing, Unaskable
 from bridge.core.model import (
     ENDLESS_MS,
     AgentName,

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from bridge.core.events import Record
+from bridge.core.changes import Record
 from bridge.demo.homeserver import Account, Homeserver
 from bridge.store.ledger import read_history
 from tests.peers import scripted_agent

@@ -22,7 +22,7 @@ import aiohttp
 import anyio
 import anyio.abc
 
-from bridge.core.events import Record
+from bridge.core.changes import Record
 from bridge.core.model import AgentName
 from bridge.demo.homeserver import Account, Homeserver
 from bridge.store.ledger import read_history

@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.events import (
-    Confirm,
-    Gone,
-    Help,
-    NotAllowed,
-    NotAnOption,
-    Replaced,
-    Seed,
-    Words,
-)
+from bridge.core.messages import Confirm, Gone, Help, NotAllowed, NotAnOption, Replaced, Seed, Words
 from bridge.core.model import (
     AgentName,
     Decision,

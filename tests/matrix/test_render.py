@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.events import (
+from bridge.core.messages import (
     AgentNote,
     AgentStatus,
     CancelSent,
