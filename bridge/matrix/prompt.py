@@ -86,7 +86,7 @@ def compose(
         case Prompt(request=request):
             return _compose_prompt(prepare(request, shared=shared), budget_bytes, shrink)
         case Closing(request=request):
-            return compose_closing(request, budget_bytes=budget_bytes, shrink=shrink)
+            return compose_closing(request, shared=shared, budget_bytes=budget_bytes, shrink=shrink)
         case Replaced():
             return compose_replaced(message, budget_bytes=budget_bytes, shrink=shrink)
         case Seed():
