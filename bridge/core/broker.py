@@ -149,7 +149,7 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
             _delete_session(work, event)
         case DeadlineReached():
             _reach_deadline(work, event.request_id)
-        case ShuttingDown():
+        case ShuttingDown():  # pragma: no branch - the last of all events
             work.state = replace(work.state, closing=True)
             waiting = [r for session in work.state.sessions.values() for r in session.waiting]
             endings.end_all(work, waiting, Cause.SHUTDOWN)
@@ -308,7 +308,7 @@ def _hear_of_call(work: Step, event: Withdrawn | Delivered | NotDelivered) -> No
             endings.end(work, entry, Cause.WITHDRAW)
         case Delivered():
             endings.deliver(work, entry, Cause.WRITTEN)
-        case NotDelivered():
+        case NotDelivered():  # pragma: no branch - the last of the three
             endings.deliver(work, entry, Cause.NOT_WRITTEN)
 
 

@@ -192,9 +192,10 @@ def _say(work: _Step, agent: Agent, said: Said, text: str) -> None:
 
 
 def _start(work: _Step, agent: Agent, session_id: SessionId, text: str) -> None:
+    if agent.room is None:  # words come from the agent's room
+        raise AssertionError("unreachable")
     work.effects.append(StartTurn(agent=agent.name, session_id=session_id, text=text))
-    if agent.room is not None:
-        work.effects.append(Typing(room=agent.room, on=True))
+    work.effects.append(Typing(room=agent.room, on=True))
 
 
 def _end_turn(work: _Step, event: TurnEnded) -> None:
