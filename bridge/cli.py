@@ -25,6 +25,7 @@ EXIT_INTERRUPTED = 130  # as shells say it: 128 and SIGINT
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code and never raises for what a person can bring about."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
@@ -41,6 +42,13 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the one guard at the top
         return _report(error, debug=args.debug)
     return code
+
+
+def _open_closed_streams() -> None:
+    """A service may be started without standard streams: what is opened next must not get their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
 
 
 def _report(error: BaseException, *, debug: bool) -> int:

@@ -253,6 +253,18 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_opened_before_anything_else_gets_their_numbers(closed: str) -> None:
+    code = "import os, sys; from bridge import cli; cli.main(['pending']); sys.exit(os.open('/dev/null', 0) < 3)"
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0
+
+
 def test_the_demo_gets_its_answers_in_their_order(app: FakeApp) -> None:
     cli.main(["demo"])
     cli.main(["demo", "--answer", "1", "--answer", "Allow once", "--json"])

@@ -19,6 +19,7 @@ import anyio
 import structlog
 
 from bridge.core.errors import AgentClosed, AgentStartFailed
+from bridge.core.masking import mask
 
 PASSED_VARIABLES = frozenset({"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"})
 PASSED_PREFIX = "LC_"
@@ -126,7 +127,7 @@ class _ErrorLines:
 
 
 def _as_ascii(line: bytes) -> str:
-    return ascii(line.decode("utf-8", "replace").rstrip())[1:-1]
+    return ascii(mask(line.decode("utf-8", "replace").rstrip())[0])[1:-1]
 
 
 class HarnessProcess(asyncio.SubprocessProtocol):

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def run(config: Config) -> int:
-    """Serve every agent of the config until SIGTERM or SIGINT; returns the exit code (interface.md, Commands)."""
+    """Serve every agent of the config until SIGTERM, SIGINT or SIGHUP; returns the exit code (interface.md, Commands)."""
     return _run(serve, config)
 
 

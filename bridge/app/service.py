@@ -10,9 +10,11 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import anyio
 import structlog
@@ -36,7 +38,7 @@ from bridge.matrix.client import Client
 from bridge.matrix.patience import Patience
 from bridge.matrix.rooms import MatrixRooms
 from bridge.ops import control
-from bridge.ops.folder import open_state_folder
+from bridge.ops.folder import hold_state_folder, open_state_folder
 from bridge.ops.login import LoggedIn
 from bridge.relay import Relay
 from bridge.store.ledger import SqliteLedger
@@ -52,21 +54,42 @@ PROCESSES = Path("/proc")
 
 
 async def serve(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code is 4 when no agent at all could be started."""
+    """Serve until a signal comes; the exit code is 4 when no agent at all could be started."""
     for warning in config.warnings:
         log.warning("config.warning", sentence=warning)
     open_state_folder(config.state_dir)
-    stop = anyio.Event()
+    with hold_state_folder(config.state_dir):
+        return await _serve_alone(config)
+
+
+async def _serve_alone(config: Config) -> int:
+    stop = _Stop()
     code = 1
     async with anyio.create_task_group() as tasks:
         await tasks.start(_watch_signals, stop)
-        opened = await _unless(stop, lambda: _until_reached(lambda: open_account(config)))
+        opened = await _unless(stop.asked, lambda: _until_reached(lambda: open_account(config)))
         code = 0 if opened is None else await _serve_as(config, *opened, stop)
         tasks.cancel_scope.cancel()
     return code
 
 
-async def _serve_as(config: Config, address: str, account: LoggedIn, stop: anyio.Event) -> int:
+@dataclass(slots=True)
+class _Stop:
+    """Whether the bridge is to end, and which process groups nobody would end if it had to end at once."""
+
+    asked: anyio.Event = field(default_factory=anyio.Event)
+    harnesses: Harnesses | None = None
+
+    def force(self) -> NoReturn:
+        """End at once, and leave no harness behind: one that outlives the bridge acts without anybody's leave."""
+        log.warning("bridge.forced_end")
+        for leader in self.harnesses.pids if self.harnesses else ():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(leader, signal.SIGKILL)
+        os._exit(1)
+
+
+async def _serve_as(config: Config, address: str, account: LoggedIn, stop: _Stop) -> int:
     client = Client(
         address,
         user_id=account.user_id,
@@ -76,10 +99,12 @@ async def _serve_as(config: Config, address: str, account: LoggedIn, stop: anyio
     try:
         ledger = await SqliteLedger.open(config.ledger_file)
         try:
-            known = await _unless(stop, lambda: _until_reached(lambda: _look_up(client, config, account.user_id)))
+            known = await _unless(stop.asked, lambda: _until_reached(lambda: _look_up(client, config, account.user_id)))
             if known is None:
                 return 0
-            return await Service(config, client, ledger, bot=account.user_id, known=known).run(stop)
+            service = Service(config, client, ledger, bot=account.user_id, known=known)
+            stop.harnesses = service.harnesses
+            return await service.run(stop.asked)
         finally:
             with anyio.CancelScope(shield=True):
                 await ledger.close()
@@ -131,7 +156,7 @@ class Service:
             deliver=self._deliver,
             take=self._take,
         )
-        self._harnesses = Harnesses(
+        self.harnesses = Harnesses(
             [make_launch(name, section) for name, section in config.agents.items()],
             deliver=self._deliver,
             new_session_id=new_session_id,
@@ -140,7 +165,7 @@ class Service:
         self._relay = Relay(
             Rules(agents=agents, bot=bot),
             ledger=ledger,
-            agents=self._harnesses,
+            agents=self.harnesses,
             rooms=self._rooms,
             clock=read_clock,
             new_token=lambda: secrets.token_hex(8),
@@ -180,9 +205,9 @@ class Service:
             stop.set()
 
     async def _serve_harnesses(self, stop: anyio.Event) -> None:
-        async with self._harnesses, anyio.create_task_group() as tasks:
+        async with self.harnesses, anyio.create_task_group() as tasks:
             desk = Desk(
-                self._relay, self._ledger, agents=self._names, harness_uids=lambda: find_uids(self._harnesses.pids)
+                self._relay, self._ledger, agents=self._names, harness_uids=lambda: find_uids(self.harnesses.pids)
             )
             await tasks.start(control.serve, self._state_dir, desk)
             tasks.start_soon(self._start_all, stop)
@@ -205,7 +230,7 @@ class Service:
     async def _start(self, name: AgentName) -> None:
         """One that cannot be started is said in its room; the others go on."""
         try:
-            await self._harnesses.start(name)
+            await self.harnesses.start(name)
         except AgentStartFailed as error:
             log.error("agent.start_failed", agent=name, sentence=str(error))  # noqa: TRY400 - the sentence says it all
             self._relay.deliver(StartFailed(agent=name, sentence=str(error)))
@@ -254,16 +279,21 @@ def read_clock() -> Millis:
     return Millis(time.time_ns() // 1_000_000)
 
 
-async def _watch_signals(stop: anyio.Event, *, task_status: TaskStatus[None]) -> None:
-    """The first signal ends in order; a second one cancels everything. As process 1 nothing else would end us."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+async def _watch_signals(stop: _Stop, *, task_status: TaskStatus[None]) -> None:
+    """The first signal ends in order, a second one at once. As process 1 nothing else would end us.
+
+    SIGHUP says that the terminal was closed; `nohup` has it ignored, and then it stays so.
+    """
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    with anyio.open_signal_receiver(*numbers) as signals:
         task_status.started()
         async for number in signals:
-            if stop.is_set():
-                log.warning("bridge.forced_end")
-                os._exit(1)
+            if stop.asked.is_set():
+                stop.force()
             log.info("bridge.ending", signal=signal.Signals(number).name)
-            stop.set()
+            stop.asked.set()
 
 
 async def _unless(stop: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | None:

@@ -6,6 +6,7 @@ both cards mean "decide now".
 
 from collections.abc import Iterator
 
+from bridge.core.masking import mask
 from bridge.core.messages import Replaced, Seed, Words
 from bridge.core.model import EventId, JsonValue, PreviewItem, PromptStyle, Request, UserId
 from bridge.core.ports import Envelope
@@ -87,7 +88,7 @@ def compose_seed(seed: Seed) -> tuple[Envelope, ...]:
 
 def compose_words(message: Words, *, shared: bool, budget_bytes: int, shrink: int) -> tuple[Envelope, ...]:
     """The agent's words of a turn, in as many messages as they need."""
-    text = escape_words(message.text).strip("\n")
+    text = escape_words(mask(message.text)[0]).strip("\n")
     if not text.strip() or shrink >= len(SHRINKS):
         return ()
     start = f"{message.agent}: " if shared else ""

@@ -3,8 +3,9 @@
 Above it: rooms. Below it: the client. It refuses to know what the events say; `Outgoing` was stored before it came here
 and keeps its transaction id on every try, so a repeated try is the same event (design.md, rule 19).
 
-Order (matrix.md, section 5): prompts first, then notices, edits, seeds; among equals the oldest. A room in which a send
-failed rests alone, so one room's trouble holds up no other. While a room rests because of a rate limit, other rooms may
+Order (matrix.md, section 5): prompts first, then notices, edits, seeds; among equals the room whose turn was longest ago,
+and in a room the oldest. So an agent that asks a thousand times holds up its own room only. A room in which a send failed
+rests alone, so one room's trouble holds up no other either. While a room rests because of a rate limit, other rooms may
 try only what matters as much: the limit is most likely the account's, and a seed must not eat what a prompt waits for.
 """
 
@@ -52,12 +53,13 @@ class _Entry:
 class _Lane:
     """One room's events. The heap holds ranks and ids only, so what is withheld frees its content at once."""
 
-    __slots__ = ("failures", "heap", "limited", "rests_until")
+    __slots__ = ("failures", "heap", "last_turn", "limited", "rests_until")
 
     def __init__(self) -> None:
         self.heap: list[tuple[tuple[Priority, int], TransactionId]] = []
         self.rests_until = 0.0
         self.failures = 0
+        self.last_turn = 0
         self.limited: Priority | None = None
 
 
@@ -87,6 +89,7 @@ class Outbox:
         self._seeds: OrderedDict[TransactionId, None] = OrderedDict()
         self._leaving: TransactionId | None = None
         self._next_age = 0
+        self._turns = 0
         self._woken = anyio.Event()
 
     def __len__(self) -> int:
@@ -131,14 +134,16 @@ class Outbox:
     def _choose(self, now: float) -> _Entry | None:
         limits = [lane.limited for lane in self._lanes.values() if lane.limited is not None and lane.rests_until > now]
         least = min(limits, default=Priority.SEED)
-        best: _Entry | None = None
+        best: tuple[Priority, int, int] | None = None
+        chosen: _Entry | None = None
         for lane in self._lanes.values():
             entry = None if lane.rests_until > now else self._head(lane)
             if entry is None or entry.outgoing.priority > least:
                 continue
-            if best is None or entry.rank < best.rank:
-                best = entry
-        return best
+            rank = (entry.outgoing.priority, lane.last_turn, entry.age)
+            if best is None or rank < best:
+                best, chosen = rank, entry
+        return chosen
 
     def _head(self, lane: _Lane) -> _Entry | None:
         while lane.heap:
@@ -157,6 +162,8 @@ class Outbox:
 
     async def _try(self, entry: _Entry) -> None:
         outgoing = entry.outgoing
+        self._turns += 1
+        self._lanes[outgoing.room].last_turn = self._turns
         if self._is_encrypted(outgoing.room):
             # matrix.md, section 6, rule a: without working crypto nothing is sent, least of all in the clear
             self._fail(entry, "The room is encrypted, and this bridge cannot write there.")

@@ -12,13 +12,13 @@ from bridge.matrix.events import Source
 
 
 class Standing:
-    """The bot's place in one room: joined, encrypted, replaced, and how many other people are there.
+    """The bot's place in one room: joined, encrypted, replaced, its name, and how many other people are there.
 
     Only the ids of who is joined are kept. Power levels are not read: in room version 12 a creator stands above all of
     them, and the server says soon enough what it refuses (matrix.md, sections 4 and 8).
     """
 
-    __slots__ = ("_bot", "_encrypted", "_joined", "_people", "_replaced", "_room")
+    __slots__ = ("_bot", "_encrypted", "_joined", "_people", "_replaced", "_room", "name")
 
     def __init__(self, room: RoomId, bot: UserId) -> None:
         self._room = room
@@ -27,6 +27,7 @@ class Standing:
         self._encrypted = False
         self._replaced = False
         self._people: set[UserId] = set()
+        self.name: str | None = None  # what clients call the bot here; it may change at any time
 
     @property
     def joined(self) -> bool:
@@ -50,7 +51,9 @@ class Standing:
     def see(self, source: Source) -> None:
         """Take in one event of the room, if it is a state event that matters here."""
         member = events.membership(source)
-        if member is not None and member.user != self._bot:
+        if member is not None and member.user == self._bot:
+            self.see_name(source)
+        elif member is not None:
             (self._people.add if member.now == "join" else self._people.discard)(member.user)
         if events.text(source, "state_key") != "":
             return
@@ -61,6 +64,12 @@ class Standing:
                 self._replaced = bool(events.content(source))  # empty: it was redacted
             case _:
                 pass
+
+    def see_name(self, source: Source) -> None:
+        """Take in what the bot is called from here on, if the event says so."""
+        member = events.membership(source)
+        if member is not None and member.user == self._bot:
+            self.name = events.text(events.content(source), "displayname") or self.name
 
     def leave(self) -> None:
         """The bot left, was kicked or banned."""

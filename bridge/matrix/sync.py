@@ -194,11 +194,11 @@ class SyncLoop:
             if room in batch.rooms:
                 timeline = batch.rooms[room]
                 standing.enter(timeline.state, whole=whole or not standing.joined)
-                happened += self._events(room, timelines[room], encrypted=standing.encrypted, history=history)
+                happened += self._events(room, timelines[room], standing, history=history)
                 for source in timeline.events:
                     standing.see(source)
             elif room in batch.left:
-                happened += self._events(room, batch.left[room].events, encrypted=standing.encrypted, history=history)
+                happened += self._events(room, batch.left[room].events, standing, history=history)
                 standing.leave()
             after = standing.seen()
             if after != before or not self._reported:
@@ -213,8 +213,9 @@ class SyncLoop:
                 log.info("matrix.invite_ignored", room=room, inviter=batch.invites[room])
         return [*coming, *happened, *going]
 
-    def _events(self, room: RoomId, sources: Sequence[Source], *, encrypted: bool, history: bool) -> list[Event]:
+    def _events(self, room: RoomId, sources: Sequence[Source], standing: Standing, *, history: bool) -> list[Event]:
         found: list[Event] = []
+        encrypted = standing.encrypted
         for source in sources:
             event_id = events.event_id(source)
             if event_id is None or event_id in self._seen:
@@ -223,7 +224,9 @@ class SyncLoop:
             if len(self._seen) > SEEN_MOST:
                 self._seen.popitem(last=False)
             encrypted = encrypted or (events.is_state(source) and events.kind(source) == events.ENCRYPTION)
-            event = inbox.read(source, room=room, bot=self._bot, names=self._names)
+            standing.see_name(source)
+            names = (*self._names, standing.name) if standing.name else self._names
+            event = inbox.read(source, room=room, bot=self._bot, names=names)
             if event is None or (history and not isinstance(event, Echoed)):
                 continue
             if encrypted and isinstance(event, Said):

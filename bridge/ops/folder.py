@@ -1,13 +1,18 @@
-"""The state folder: 0700 from the first byte, and the small files in it 0600 (design.md, rule 21).
+"""The state folder: 0700 from the first byte, the small files in it 0600 (design.md, rule 21), one bridge at a time.
 
 Above it: app, `ops.login` and `ops.doctor`. Below it: the file system. It knows no file of the ledger.
 """
 
+import fcntl
 import os
 import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
-from bridge.core.errors import ConfigError
+from bridge.core.errors import BridgeError, ConfigError
+
+LOCK_NAME = "lock"
 
 
 def open_state_folder(path: Path) -> None:
@@ -21,6 +26,27 @@ def open_state_folder(path: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise ConfigError(f"The state folder {path} cannot be used: {error.strerror}.") from error
+
+
+@contextmanager
+def hold_state_folder(path: Path) -> Generator[None]:
+    """Keep every other bridge out of the folder: a second one would end what waits for the first.
+
+    The kernel lets go of it when this process ends, however it ends; its children do not get it.
+    """
+    descriptor = -1
+    try:
+        descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise BridgeError(f"Another bridge is running with the state folder {path}.") from error
+    except OSError as error:
+        raise ConfigError(f"The state folder {path} cannot be used: {error.strerror}.") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_private(path: Path, text: str) -> None:

@@ -147,6 +147,17 @@ async def test_stderr_is_logged_in_short_escaped_lines_and_not_all_of_them() -> 
     assert process.last_lines[-2:] == ("z", "last")
 
 
+async def test_secrets_in_stderr_are_masked_in_the_log_and_in_the_last_lines() -> None:
+    token = "ghp_" + "a1B2c3D4e5" * 3
+    code = f"import sys; sys.stderr.write('401 for {token}\\nAPI_KEY=zzz999888777')"
+    with anyio.fail_after(10), capture_logs() as logs:
+        process = await python("-c", code)
+        await process.wait()
+        await process.stop()
+    logged = [entry["line"] for entry in logs if entry["event"] == "agent.stderr"]
+    assert (logged, process.last_lines) == (["401 for ghp_[masked]"], ("401 for ghp_[masked]", "API_KEY=[masked]"))
+
+
 async def test_a_line_of_any_length_comes_whole_to_a_slow_reader() -> None:
     with anyio.fail_after(30):
         async with running({"repeat": "x" * 100, "times": 80_000}) as (process, _):

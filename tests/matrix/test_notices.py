@@ -159,6 +159,13 @@ def test_words_in_a_shared_room_name_their_agent() -> None:
     assert say("Hello", shared=True) == ["claude: Hello"]
 
 
+def test_secrets_in_words_are_masked() -> None:
+    token = "ghp_" + "a1B2c3D4e5" * 3
+    words = Words(agent=CLAUDE, text=f"Done. I used {token}, and\nexport DB_PASSWORD=hunter2hunter2\n")
+    content = read(compose_words(words, shared=False, budget_bytes=BUDGET, shrink=0))
+    assert content["body"] == "Done. I used ghp_[masked], and\nexport DB_PASSWORD=[masked]"
+
+
 def test_words_show_control_characters_as_escapes_and_no_line_as_a_quote() -> None:
     assert say("> quoted\n>> more\u202e\nplain") == [" > quoted\n >> more\\u202e\nplain"]
 

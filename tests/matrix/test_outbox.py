@@ -99,6 +99,17 @@ async def test_prompts_leave_in_the_order_in_which_they_came(sending: Sending, s
     assert [f"t{number}" for number in range(30)] == texts(server)
 
 
+async def test_rooms_take_turns_so_that_a_flood_in_one_does_not_hold_up_another(
+    sending: Sending, server: Homeserver
+) -> None:
+    for number in range(4):
+        sending.box.add(outgoing(f"flood{number}"))
+    for number in range(2):
+        sending.box.add(outgoing(f"other{number}", room=OTHER))
+    await sending.until(6)
+    assert texts(server) == ["flood0", "other0", "flood1", "other1", "flood2", "flood3"]
+
+
 async def test_an_event_that_is_queued_twice_leaves_once(sending: Sending, server: Homeserver) -> None:
     sending.box.add(outgoing("t1"))
     sending.box.add(outgoing("t1"))

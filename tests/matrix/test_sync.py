@@ -47,6 +47,21 @@ async def test_what_people_say_comes_in_order(client: Client, server: Homeserver
     assert texts(run) == ["0", "1", "2", "3", "4"]
 
 
+async def test_a_name_that_the_bot_was_given_meanwhile_is_no_part_of_what_is_said_to_it(
+    client: Client, server: Homeserver
+) -> None:
+    server.room(ROOM)
+    async with running(client) as run:
+        server.say(ROOM, "Helper: 1")
+        await run.until(lambda: texts(run))
+        profile = {"membership": "join", "displayname": "Helper"}
+        server.state(ROOM, "m.room.member", server.user_id, profile, server.user_id)
+        server.say(ROOM, "Helper: 2")
+        server.say(ROOM, "Bridge: 3")
+        await run.until(lambda: len(texts(run)) == 3)
+    assert texts(run) == ["Helper: 1", "2", "3"]
+
+
 async def test_each_batch_comes_with_the_token_that_follows_it(client: Client, server: Homeserver) -> None:
     server.room(ROOM)
     async with running(client) as run:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.errors import ConfigError
-from bridge.ops.folder import open_state_folder, write_private
+from bridge.core.errors import BridgeError, ConfigError
+from bridge.ops.folder import hold_state_folder, open_state_folder, write_private
 
 
 def mode_of(path: Path) -> int:
@@ -52,3 +52,26 @@ def test_a_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
         write_private(tmp_path / "f", "x")
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+    with (
+        hold_state_folder(tmp_path),
+        pytest.raises(BridgeError, match=r"^Another bridge is running with the state folder [^\n]*$"),
+        hold_state_folder(tmp_path),
+    ):
+        raise NotImplementedError
+
+
+def test_a_folder_that_was_let_go_of_can_be_held_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        with hold_state_folder(tmp_path):
+            assert mode_of(tmp_path / "lock") == 0o600
+
+
+def test_a_folder_that_cannot_be_held_is_said_in_one_line(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"^The state folder .* cannot be used: [^\n]*$"),
+        hold_state_folder(tmp_path / "none"),
+    ):
+        raise NotImplementedError

@@ -1,0 +1,104 @@
+"""`run` as a program of its own: who may run beside it, and what its signals leave behind."""
+
+import json
+import re
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge import config
+from bridge.app.service import serve
+from bridge.core.errors import BridgeError
+from bridge.demo.homeserver import Account
+from bridge.ops.folder import hold_state_folder
+from tests.peers.homeserver import Homeserver
+from tests.peers.service import START_S, Service, running, write_config
+
+AGENT = Path(__file__).parents[1] / "peers" / "scripted_agent.py"
+ROOM = "!room"
+END_S = 10.0  # interface.md: a stop takes less
+GONE_S = 5.0  # SIGKILL cannot be refused, but a parent may take its time to notice
+
+Step = dict[str, Any]
+
+
+@pytest.fixture
+async def homeserver() -> AsyncGenerator[Homeserver]:
+    async with Homeserver().serving() as homeserver:
+        homeserver.room(ROOM)
+        yield homeserver
+
+
+def _configure(folder: Path, homeserver: Homeserver, *steps: Step) -> Path:
+    script = folder / "script"
+    script.write_text("".join(json.dumps(step) + "\n" for step in steps))
+    bot = Account(
+        user_id=homeserver.user_id, device_id=homeserver.device_id, access_token=homeserver.token, password=""
+    )
+    agent: dict[str, object] = {
+        "command": [sys.executable, str(AGENT), str(script), str(folder / "log")],
+        "room": ROOM,
+        "approvers": ["@alice:hs"],
+    }
+    return write_config(folder, homeserver.url, bot, {"claude": agent})
+
+
+@asynccontextmanager
+async def _asking(folder: Path, homeserver: Homeserver, *steps: Step) -> AsyncGenerator[Service]:
+    """A bridge whose agent has asked, and whose room was told."""
+    async with running(_configure(folder, homeserver, *steps, {"ask": 7})) as service:
+        with anyio.fail_after(START_S):
+            await homeserver.until(lambda: any("options" in event.content for event in homeserver.sent))
+        yield service
+
+
+def _answers(folder: Path) -> list[Any]:
+    lines = map(json.loads, (folder / "log").read_text().splitlines())
+    return [line["result"] for line in lines if line.get("id") == 7]
+
+
+async def test_a_second_bridge_leaves_what_waits_for_the_first_alone(tmp_path: Path, homeserver: Homeserver) -> None:
+    loaded = config.load(_configure(tmp_path, homeserver))
+    loaded.state_dir.mkdir(mode=0o700)
+    with (
+        hold_state_folder(loaded.state_dir),
+        pytest.raises(BridgeError, match=r"^Another bridge is running with the state folder"),
+        anyio.fail_after(END_S),
+    ):
+        await serve(loaded)
+    assert (loaded.ledger_file.exists(), homeserver.requests) == (False, [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_a_signal_ends_in_order(number: signal.Signals, tmp_path: Path, homeserver: Homeserver) -> None:
+    async with _asking(tmp_path, homeserver) as service:
+        service.send_signal(number)
+        assert await service.ended(seconds=END_S) == 0
+    assert _answers(tmp_path) == [{"outcome": {"outcome": "cancelled"}}]
+
+
+async def test_a_second_signal_leaves_no_harness_behind(tmp_path: Path, homeserver: Homeserver) -> None:
+    stubborn: list[Step] = [{"ignore_sigterm": True}, {"ignore_eof": True}]
+    async with _asking(tmp_path, homeserver, *stubborn) as service:
+        (started,) = service.logged("agent.started")
+        service.send_signal(signal.SIGINT)
+        await service.until(lambda: service.logged("bridge.ending"), seconds=END_S)
+        service.send_signal(signal.SIGINT)
+        assert await service.ended(seconds=END_S) == 1
+        with anyio.fail_after(GONE_S):
+            while _lives(started["pid"]):  # noqa: ASYNC110 - another process: nothing to wait on
+                await anyio.sleep(0.02)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+    return re.search(r"^State:\s+Z", status, re.MULTILINE) is None
