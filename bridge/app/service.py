@@ -5,6 +5,7 @@ live, then they are stopped, then the rooms are told, then the rest goes.
 """
 
 import gc
+import math
 import os
 import secrets
 import signal
@@ -48,7 +49,8 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 ANSWER_LIMIT_S = 2.0  # what waits gets its `cancelled` within this when the bridge ends; a pipe takes it at once
-TELL_LIMIT_S = 3.0  # then the rooms are told; both leave enough of the ten seconds of SIGTERM for the harnesses
+TELL_LIMIT_S = 3.0  # for what the rooms are still to be told once the harnesses are gone
+END_LIMIT_S = 8.5  # all of it; a harness that takes its time leaves less for the rooms, which the next start tells then
 DISTRIBUTION = "acp-matrix-bridge"
 PROCESSES = Path("/proc")
 
@@ -172,6 +174,7 @@ class Service:
         )
         self._failure: BridgeError | None = None
         self._started = 0
+        self._ends_by = math.inf
 
     def _deliver(self, event: Event) -> None:
         self._relay.deliver(event)
@@ -189,7 +192,7 @@ class Service:
             await _unless(stop, ready.wait)
             if not stop.is_set():
                 await self._serve_harnesses(stop)
-            await self._relay.settle(TELL_LIMIT_S)
+            await self._relay.settle(max(0.0, min(TELL_LIMIT_S, self._ends_by - anyio.current_time())))
             tasks.cancel_scope.cancel()
         log.info("bridge.ended")
         if self._failure is not None:
@@ -216,6 +219,7 @@ class Service:
             gc.freeze()
             log.info("bridge.ready", agents=list(self._names))
             await stop.wait()
+            self._ends_by = anyio.current_time() + END_LIMIT_S
             await self._relay.end_all(ANSWER_LIMIT_S)
             tasks.cancel_scope.cancel()
 

@@ -217,8 +217,8 @@ def render_speech(message: Spoken) -> Speech:  # noqa: C901, PLR0911, PLR0912 - 
             return _say(text)
         case NotStored(request=request):
             text = (
-                f"Your answer to {_name(request)} could not be stored, so it does not count and the request still"
-                f" waits. {NOTHING_APPROVED} Please answer again in a moment."
+                f"Your answer to {_name(request)} could not be stored yet, so the request still waits."
+                f" {NOTHING_APPROVED} It is tried again, and counts as soon as it can be stored."
             )
             return _say(text, reply_to=request.event_id)
         case PromptLost(request=request):

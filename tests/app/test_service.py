@@ -1,6 +1,8 @@
 """`run` as a program of its own: who may run beside it, and what its signals leave behind."""
 
+import asyncio
 import json
+import os
 import re
 import signal
 import sys
@@ -17,7 +19,7 @@ from bridge.app.service import serve
 from bridge.core.errors import BridgeError
 from bridge.demo.homeserver import Account
 from bridge.ops.folder import hold_state_folder
-from tests.peers.homeserver import Homeserver
+from tests.peers.homeserver import Fault, Homeserver
 from tests.peers.service import START_S, Service, running, write_config
 
 AGENT = Path(__file__).parents[1] / "peers" / "scripted_agent.py"
@@ -94,6 +96,20 @@ async def test_a_second_signal_leaves_no_harness_behind(tmp_path: Path, homeserv
         with anyio.fail_after(GONE_S):
             while _lives(started["pid"]):  # noqa: ASYNC110 - another process: nothing to wait on
                 await anyio.sleep(0.02)
+
+
+async def test_an_agent_and_a_homeserver_that_do_nothing_more_do_not_hold_up_the_end(
+    tmp_path: Path, homeserver: Homeserver
+) -> None:
+    stubborn: list[Step] = [{"ignore_sigterm": True}, {"ignore_eof": True}]
+    async with _asking(tmp_path, homeserver, *stubborn) as service:
+        (started,) = service.logged("agent.started")
+        os.kill(started["pid"], signal.SIGSTOP)
+        homeserver.say(ROOM, "x" * 200_000)  # fills the agent's stdin
+        with anyio.fail_after(END_S):
+            await homeserver.until(lambda: homeserver.count("typing") > 0)  # the turn has begun
+        homeserver.fail_always("send", Fault(gate=asyncio.Event()))
+        assert await service.end(seconds=END_S) == 0
 
 
 def _lives(pid: int) -> bool:

@@ -120,8 +120,8 @@ async def test_check_finds_nothing_wrong_where_the_service_runs_well(synapse: Ho
     async with setting_up(synapse, tmp_path) as stage:
         await stage.enter("bob")
         code, out, _ = await command(stage.config, "check")
-        assert code == 1
-        assert f"failed   room of claude: the bot is not in {stage.room}; invite {stage.bot.user_id}." in out
+        assert code == 0
+        assert "warning  room of claude: " in out
         async with running(stage.config) as bridge:
             await stage.until_joined()
             assert await bridge.end() == 0

@@ -213,12 +213,15 @@ async def replay(recordings: Sequence[Recording], homeserver: Homeserver, folder
 
 
 def is_group_alive(leader: int) -> bool:
-    """Whether somebody of this process group still lives."""
-    try:
-        os.killpg(leader, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    """Whether somebody of this process group still lives; a zombie that nobody has fetched yet does not."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _parent, group = stat.read_text().rpartition(") ")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        if int(group) == leader and state not in "ZX":
+            return True
+    return False
 
 
 async def make_rooms(everything: Sequence[Played], watch: Watch, bot: Account) -> None:

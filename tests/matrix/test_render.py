@@ -212,8 +212,8 @@ SPOKEN: list[tuple[Spoken, str]] = [
     (
         NotStored(REQUEST),
         (
-            "Your answer to #12 could not be stored, so it does not count and the request still waits."
-            " Nothing has been approved. Please answer again in a moment."
+            "Your answer to #12 could not be stored yet, so the request still waits. Nothing has been approved."
+            " It is tried again, and counts as soon as it can be stored."
         ),
     ),
     (
