@@ -29,7 +29,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
-    args = _make_parser().parse_args(words)
+    args = make_parser().parse_args(words)
     try:
         code: int = args.act(args)
         sys.stdout.flush()
@@ -106,7 +106,8 @@ def _make_common() -> argparse.ArgumentParser:
     return common
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Every command and option there is; the documents are held to it by a test."""
     common = _make_common()
     parser = argparse.ArgumentParser(
         prog=DISTRIBUTION,

@@ -28,7 +28,7 @@ PROMPT, ANSWER = "Please run the tests.", "1"
 SEEDS_SHOWN = "(reacts) 3"
 ENDING_SHOWN = "This demo runs no command."
 WINDOW = (900, 700)
-PANE = "620x592+278+70"
+PANE = "620x590+278+70"
 """Of the window: what lies between the room's name and the line for writing."""
 MESSAGE_BOX = (550, 675)
 CANCEL = (833, 661)

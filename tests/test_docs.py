@@ -89,7 +89,7 @@ def test_every_script_that_is_named_exists(document: str) -> None:
 def test_every_command_line_is_one_that_the_program_takes(document: str) -> None:
     """Each `acp-matrix-bridge …`, in a block or in the text, gets as far as the parser."""
     lines = re.findall(r"(?:(?<![/\w-])|bin/)acp-matrix-bridge ((?:--)?[a-z][^`\n#]*)", read(document))
-    parser = cli._make_parser()
+    parser = cli.make_parser()
     for line in lines:
         words = line.split()
         try:
@@ -101,14 +101,14 @@ def test_every_command_line_is_one_that_the_program_takes(document: str) -> None
 
 def test_every_command_of_the_program_is_in_the_readme() -> None:
     text = read("README.md")
-    (commands,) = [action.choices for action in cli._make_parser()._actions if action.dest == "act" or action.choices]
+    (commands,) = [action.choices for action in cli.make_parser()._actions if action.dest == "act" or action.choices]
     assert commands is not None
     assert [name for name in commands if f"acp-matrix-bridge {name}" not in text and f"`{name}`" not in text] == []
 
 
 def test_every_type_of_record_is_described() -> None:
     rows = read_rows(read("docs/history.md"))
-    assert set(records._TYPES.values()) <= {row[0].strip("`") for row in rows}
+    assert set(records.TYPES.values()) <= {row[0].strip("`") for row in rows}
 
 
 @pytest.mark.parametrize(("words", "later"), [(Ending, set[StrEnum]()), (Reason, set[StrEnum]()), (Via, LATER)])

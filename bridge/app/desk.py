@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from anyio.abc import ObjectReceiveStream
 
 from bridge.core.broker import waiting_of
+from bridge.core.changes import Record
 from bridge.core.errors import SessionNotFound
-from bridge.core.events import AnsweredLocally, Record, SessionDeleted
+from bridge.core.events import AnsweredLocally, SessionDeleted
 from bridge.core.model import AgentName, JsonObject, JsonValue, Millis, Reason, Request, RequestId, SessionId
 from bridge.core.ports import Ledger
 from bridge.relay import Relay

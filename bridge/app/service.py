@@ -4,6 +4,7 @@ Above it: app. Below it: everything. The end has the order of design.md, rule 18
 live, then they are stopped, then the rooms are told, then the rest goes.
 """
 
+import gc
 import math
 import os
 import secrets
@@ -32,8 +33,8 @@ from bridge.core.errors import (
     RateLimited,
     RequestRefused,
 )
-from bridge.core.events import Event, Rules, StartFailed
-from bridge.core.model import AgentName, Millis, RoomId, SessionId, SyncToken, UserId
+from bridge.core.events import Event, StartFailed
+from bridge.core.model import AgentName, Millis, RoomId, Rules, SessionId, SyncToken, UserId
 from bridge.matrix.client import Client
 from bridge.matrix.patience import Patience
 from bridge.matrix.rooms import MatrixRooms
@@ -216,6 +217,9 @@ class Service:
             )
             await tasks.start(control.serve, self._state_dir, desk)
             tasks.start_soon(self._start_all, stop)
+            # What was imported lives as long as the process: without it a full collection stops everybody for less long.
+            gc.collect()
+            gc.freeze()
             log.info("bridge.ready", agents=list(self._names))
             await stop.wait()
             self._ends_by = anyio.current_time() + END_LIMIT_S

@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 
 from bridge.core.attempts import Attempt, ask_to_confirm, decide, is_approver, may_answer, take, tell, tell_late
-from bridge.core.events import Conversation, Reacted, Said, StoreUnseen, WhichPrompt, WrongNumber
+from bridge.core.changes import StoreUnseen
+from bridge.core.effects import Conversation
+from bridge.core.events import Reacted, Said
+from bridge.core.messages import WhichPrompt, WrongNumber
 from bridge.core.model import Meaning, Option, Phase, Request, RoomId, UserId, Via
 from bridge.core.replies import Fits, choose, command, confirms, has_form, is_lone_number, is_nothing, split_number
 from bridge.core.state import Entry, Room, Shown, Step

@@ -6,16 +6,9 @@ Above it: answers (what people did in the room), receipts (the control socket). 
 from dataclasses import dataclass, replace
 
 from bridge.core import endings
-from bridge.core.events import (
-    Confirm,
-    Message,
-    NotAllowed,
-    NotAnOption,
-    Priority,
-    Send,
-    StoreLateAnswer,
-    TooLate,
-)
+from bridge.core.changes import Priority, StoreLateAnswer
+from bridge.core.effects import Send
+from bridge.core.messages import Confirm, Message, NotAllowed, NotAnOption, TooLate
 from bridge.core.model import (
     REASON_OF_ENDING,
     EventId,

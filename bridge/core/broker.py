@@ -8,49 +8,37 @@ is what the caller says it is: `at`, in Unix milliseconds.
 from dataclasses import replace
 
 from bridge.core import answers, endings, posting, receipts
+from bridge.core.changes import Priority, Snapshot, StoreAsked, StoreSession, StoreSessionEnd
+from bridge.core.effects import CancelTurn, CloseSession, Effect, Log, Respond, Send, WakeAt, Withhold
 from bridge.core.endings import Cause
 from bridge.core.events import (
     AgentGone,
-    AgentNote,
     AnsweredLocally,
     Asked,
-    CancelTurn,
-    CloseSession,
     Composed,
     DeadlineReached,
     Delivered,
     Echoed,
-    Effect,
     Event,
-    Log,
     NotDelivered,
-    Priority,
     Reacted,
     Redacted,
-    Respond,
     RoomSeen,
     RoomState,
     Said,
-    Send,
     SendFailed,
     Sent,
     SessionDeleted,
     SessionStarted,
     ShuttingDown,
-    Snapshot,
     StartFailed,
-    StoreAsked,
-    StoreSession,
-    StoreSessionEnd,
     TooLarge,
     ToolCallChanged,
     TurnCancelled,
     TurnEnded,
-    Unaskable,
-    WakeAt,
     Withdrawn,
-    Withhold,
 )
+from bridge.core.messages import AgentNote, Unaskable
 from bridge.core.model import (
     AgentName,
     JsonObject,
@@ -161,7 +149,7 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
             _delete_session(work, event)
         case DeadlineReached():
             _reach_deadline(work, event.request_id)
-        case ShuttingDown():
+        case ShuttingDown():  # pragma: no branch - the last of all events
             work.state = replace(work.state, closing=True)
             waiting = [r for session in work.state.sessions.values() for r in session.waiting]
             endings.end_all(work, waiting, Cause.SHUTDOWN)
@@ -320,7 +308,7 @@ def _hear_of_call(work: Step, event: Withdrawn | Delivered | NotDelivered) -> No
             endings.end(work, entry, Cause.WITHDRAW)
         case Delivered():
             endings.deliver(work, entry, Cause.WRITTEN)
-        case NotDelivered():
+        case NotDelivered():  # pragma: no branch - the last of the three
             endings.deliver(work, entry, Cause.NOT_WRITTEN)
 
 

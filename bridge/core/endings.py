@@ -11,19 +11,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
 
-from bridge.core.events import (
-    Closing,
-    Log,
-    Priority,
-    Receipt,
-    Replaced,
-    Respond,
-    Send,
-    StoreDecision,
-    StoreEnding,
-    StoreUnseen,
-    Withhold,
-)
+from bridge.core.changes import Priority, StoreDecision, StoreEnding, StoreUnseen
+from bridge.core.effects import Log, Receipt, Respond, Send, Withhold
+from bridge.core.messages import Closing, Replaced
 from bridge.core.model import (
     REASON_OF_ENDING,
     Cancelled,

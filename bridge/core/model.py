@@ -293,3 +293,11 @@ class Request:
     whole: bool = True  # whether people were shown all of it; else an allow is confirmed first (rule 10)
     style: PromptStyle = PromptStyle.FULL
     mentions: tuple[UserId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the core decides by: the agents, in the config's order."""
+
+    agents: tuple[Agent, ...]
+    bot: UserId

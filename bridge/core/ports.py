@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bridge.core.events import Change, Event, Message, Priority, Record, Snapshot
+from bridge.core.changes import Change, Priority, Record, Snapshot
+from bridge.core.events import Event
+from bridge.core.messages import Message
 from bridge.core.model import (
     AgentName,
     CallRef,

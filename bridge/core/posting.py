@@ -7,23 +7,11 @@ message has a transaction id that no other event ever has (matrix.md, section 4)
 from dataclasses import replace
 
 from bridge.core import endings
+from bridge.core.changes import Priority, StorePosted, StoreRevision
+from bridge.core.effects import Send, Withhold
 from bridge.core.endings import Cause
-from bridge.core.events import (
-    Composed,
-    Echoed,
-    Priority,
-    Prompt,
-    PromptLost,
-    Replaced,
-    Seed,
-    Send,
-    SendFailed,
-    StorePosted,
-    StoreRevision,
-    TooLarge,
-    ToolCallChanged,
-    Withhold,
-)
+from bridge.core.events import Composed, Echoed, SendFailed, TooLarge, ToolCallChanged
+from bridge.core.messages import Prompt, PromptLost, Replaced, Seed
 from bridge.core.model import Essence, EventId, Phase, Request, TransactionId
 from bridge.core.state import Entry, Leaving, Shown, Step, without
 

@@ -5,8 +5,9 @@ Above it: broker. Below it: attempts, endings. A refusal of the caller consumes 
 
 from bridge.core import endings
 from bridge.core.attempts import late_reason, late_record
+from bridge.core.effects import Receipt
 from bridge.core.errors import InvalidOption, InvalidRevision, LocalAnswersOff, SessionNotFound
-from bridge.core.events import AnsweredLocally, Receipt
+from bridge.core.events import AnsweredLocally
 from bridge.core.model import LocalAnswers, Meaning, Phase, Reason, Via
 from bridge.core.state import Entry, Step
 

@@ -10,7 +10,9 @@ from typing import TypeVar
 
 from immutables import Map
 
-from bridge.core.events import Effect, RoomState, Rules, Send, Snapshot
+from bridge.core.changes import Snapshot
+from bridge.core.effects import Effect, Send
+from bridge.core.events import RoomState
 from bridge.core.model import (
     Agent,
     AgentName,
@@ -22,6 +24,7 @@ from bridge.core.model import (
     Request,
     RequestId,
     RoomId,
+    Rules,
     SessionId,
     TransactionId,
     UserId,

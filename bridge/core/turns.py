@@ -9,37 +9,33 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
+from bridge.core.changes import Priority
+from bridge.core.effects import Conversation, Effect, EndTurn, Send, StartTurn, TellStatus, Typing
 from bridge.core.events import (
     AgentGone,
-    AgentNote,
-    CancelSent,
-    Conversation,
-    Effect,
-    EndTurn,
     Event,
-    Gone,
-    Help,
-    Message,
-    NoAgent,
-    NothingToCancel,
-    Priority,
-    Queued,
-    QueueFull,
     RoomSeen,
     Said,
-    Send,
     SendFailed,
     Sent,
     SessionDeleted,
     SessionStarted,
     ShuttingDown,
     StartFailed,
-    StartTurn,
-    TellStatus,
     TooLarge,
     TurnEnded,
+)
+from bridge.core.messages import (
+    AgentNote,
+    CancelSent,
+    Gone,
+    Help,
+    Message,
+    NoAgent,
+    NothingToCancel,
+    Queued,
+    QueueFull,
     TurnFailed,
-    Typing,
     WhichAgent,
     WhichTurn,
     Words,
@@ -196,9 +192,10 @@ def _say(work: _Step, agent: Agent, said: Said, text: str) -> None:
 
 
 def _start(work: _Step, agent: Agent, session_id: SessionId, text: str) -> None:
+    if agent.room is None:  # words come from the agent's room
+        raise AssertionError("unreachable")
     work.effects.append(StartTurn(agent=agent.name, session_id=session_id, text=text))
-    if agent.room is not None:
-        work.effects.append(Typing(room=agent.room, on=True))
+    work.effects.append(Typing(room=agent.room, on=True))
 
 
 def _end_turn(work: _Step, event: TurnEnded) -> None:

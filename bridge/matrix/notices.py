@@ -6,8 +6,8 @@ both cards mean "decide now".
 
 from collections.abc import Iterator
 
-from bridge.core.events import Replaced, Seed, Words
 from bridge.core.masking import mask
+from bridge.core.messages import Replaced, Seed, Words
 from bridge.core.model import EventId, JsonValue, PreviewItem, PromptStyle, Request, UserId
 from bridge.core.ports import Envelope
 from bridge.core.safetext import cut_to_bytes, escape_words
@@ -32,7 +32,7 @@ WORDS_LEAST_BYTES = 256  # words that a server refuses at this size will not pas
 WORDS_AROUND_BYTES = 400  # what stands round the words in their event
 
 
-def compose_closing(request: Request, *, budget_bytes: int, shrink: int) -> tuple[Envelope, ...]:
+def compose_closing(request: Request, *, shared: bool = False, budget_bytes: int, shrink: int) -> tuple[Envelope, ...]:
     """The one edit of an ended prompt; none where the room never got its prompt."""
     if request.event_id is None:
         return ()
@@ -45,8 +45,8 @@ def compose_closing(request: Request, *, budget_bytes: int, shrink: int) -> tupl
             text_bytes=CLOSING_TEXT_BYTES,
         )
         items = (*fitted.items, *note_left_out(fitted.left_out))
-    texts = render_closing(request, items), render_closing(request, ())
-    edits = _write_edits(request.event_id, summarise_closing(request), texts, request.mentions)
+    texts = render_closing(request, items, shared=shared), render_closing(request, (), shared=shared)
+    edits = _write_edits(request.event_id, summarise_closing(request, shared=shared), texts, request.mentions)
     return _pick(edits, budget_bytes, shrink)
 
 

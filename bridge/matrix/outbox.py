@@ -16,8 +16,9 @@ from collections.abc import Callable
 import anyio
 import structlog
 
+from bridge.core.changes import Priority
 from bridge.core.errors import EventTooLarge, HomeserverUnreachable, RateLimited, RequestRefused
-from bridge.core.events import Priority, SendFailed, Sent, TooLarge
+from bridge.core.events import SendFailed, Sent, TooLarge
 from bridge.core.model import EventId, RoomId, TransactionId, UserId
 from bridge.core.ports import Deliver, Outgoing
 from bridge.matrix import events

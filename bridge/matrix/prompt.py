@@ -11,7 +11,7 @@ from enum import Enum
 
 import structlog
 
-from bridge.core.events import Closing, Message, Prompt, Replaced, Seed, Words
+from bridge.core.messages import Closing, Message, Prompt, Replaced, Seed, Words
 from bridge.core.model import JsonObject, JsonValue, PromptStyle
 from bridge.core.ports import Envelope
 from bridge.matrix.card import OPTIONS_MAX, build_card, build_v1, find_unclean, measure_item, validate
@@ -86,7 +86,7 @@ def compose(
         case Prompt(request=request):
             return _compose_prompt(prepare(request, shared=shared), budget_bytes, shrink)
         case Closing(request=request):
-            return compose_closing(request, budget_bytes=budget_bytes, shrink=shrink)
+            return compose_closing(request, shared=shared, budget_bytes=budget_bytes, shrink=shrink)
         case Replaced():
             return compose_replaced(message, budget_bytes=budget_bytes, shrink=shrink)
         case Seed():

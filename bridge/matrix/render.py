@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bridge.core.events import (
+from bridge.core.messages import (
     AgentNote,
     AgentStatus,
     CancelSent,
@@ -140,15 +140,16 @@ def render_prompt(request: Request, items: Sequence[PreviewItem], *, shared: boo
     return *blocks, choices, Paragraph(HOW_TO_ANSWER)
 
 
-def render_closing(request: Request, items: Sequence[PreviewItem]) -> tuple[Block, ...]:
+def render_closing(request: Request, items: Sequence[PreviewItem], *, shared: bool = False) -> tuple[Block, ...]:
     """What stands in a prompt's place once it ended: what was asked, and what really went to the agent (rule 12)."""
     preview = (Preview(tuple(items)),) if items else ()
-    return Paragraph(show_title(request), strong=f"{_asked(request)}:"), *preview, Paragraph(tell_ending(request))
+    strong = f"{_asked(request, shared=shared)}:"
+    return Paragraph(show_title(request), strong=strong), *preview, Paragraph(tell_ending(request))
 
 
-def summarise_closing(request: Request) -> str:
+def summarise_closing(request: Request, *, shared: bool = False) -> str:
     """The same in one line, for clients that know no edits."""
-    return f"{_asked(request)}: {show_title(request)}. {tell_ending(request)}"
+    return f"{_asked(request, shared=shared)}: {show_title(request)}. {tell_ending(request)}"
 
 
 def render_replaced(request: Request) -> tuple[Block, ...]:
@@ -279,7 +280,10 @@ def _render_which_prompt(message: WhichPrompt) -> tuple[Block, ...]:
         why = f"The request you may still see has ended or changed, and this one waits now. {NOTHING_APPROVED}"
     else:
         why = f"Several requests wait here, so it is not clear which one you mean. {NOTHING_APPROVED}"
-    lines = tuple(f"{_name(request)}: {show_title(request)}" for request in waiting)
+    several = len({request.agent for request in waiting}) > 1
+    lines = tuple(
+        f"{_name(request)}{f', {request.agent}' if several else ''}: {show_title(request)}" for request in waiting
+    )
     more = (f"and {message.more} more",) if message.more else ()
     how = f"Please reply to its message, or write its number first, for example: {_name(waiting[0])} 1"
     return Paragraph(why), Lines((*lines, *more)), Paragraph(how)
@@ -349,9 +353,10 @@ def _render_help(unknown: str | None) -> tuple[Block, ...]:
     )
 
 
-def _asked(request: Request) -> str:
+def _asked(request: Request, *, shared: bool = False) -> str:
+    by = f" by {request.agent}" if shared else ""
     number = "" if request.style is PromptStyle.BRIEF else f" (#{request.number})"
-    return f"Permission was asked{number}"
+    return f"Permission was asked{by}{number}"
 
 
 def _name(request: Request) -> str:

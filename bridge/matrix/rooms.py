@@ -10,7 +10,7 @@ import anyio
 import structlog
 
 from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, MatrixError, RateLimited, RequestRefused
-from bridge.core.events import Message
+from bridge.core.messages import Message
 from bridge.core.model import RoomId, SyncToken, TransactionId, UserId
 from bridge.core.ports import Deliver, Envelope, Outgoing, Take
 from bridge.matrix import prompt

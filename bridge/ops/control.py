@@ -21,8 +21,8 @@ import anyio
 import structlog
 from anyio.abc import ObjectReceiveStream, TaskGroup, TaskStatus
 
+from bridge.core.changes import Record
 from bridge.core.errors import AnswerRefused, BridgeError, ConfigError, InvalidOption
-from bridge.core.events import Record
 from bridge.core.model import JsonObject, JsonValue, Reason, RequestId, SessionId
 from bridge.ops.calls import LINE_LIMIT_BYTES, Params, Refused, parse, to_line
 

@@ -15,33 +15,12 @@ import anyio.abc
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from bridge.core.changes import Priority, Record, StoreDecision
+from bridge.core.effects import CancelTurn, CloseSession, Log, Receipt, Respond, StartTurn, Typing, WakeAt, Withhold
 from bridge.core.errors import AlreadyDecided, LedgerBusy, LedgerDamaged, LedgerError, LedgerFull
-from bridge.core.events import (
-    AgentStatus,
-    AnsweredLocally,
-    Asked,
-    CancelTurn,
-    CloseSession,
-    DeadlineReached,
-    Event,
-    Log,
-    NotStored,
-    Priority,
-    Receipt,
-    Record,
-    Respond,
-    Rules,
-    SendFailed,
-    Sent,
-    ShuttingDown,
-    StartTurn,
-    StoreDecision,
-    TooLarge,
-    Typing,
-    WakeAt,
-    Withhold,
-)
-from bridge.core.model import Cancelled, EventId, Millis, Phase, Reason, RequestId, SyncToken, TransactionId
+from bridge.core.events import AnsweredLocally, Asked, DeadlineReached, Event, SendFailed, Sent, ShuttingDown, TooLarge
+from bridge.core.messages import AgentStatus, NotStored
+from bridge.core.model import Cancelled, EventId, Millis, Phase, Reason, RequestId, Rules, SyncToken, TransactionId
 from bridge.core.ports import Agents, Ledger, Outgoing, Rooms
 from bridge.core.state import State
 from bridge.relay.deadlines import Deadlines

@@ -9,42 +9,26 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from bridge.core import broker, turns
-from bridge.core.events import (
-    AgentStatus,
+from bridge.core.changes import Change, Priority, Snapshot, StoreOutgoing, StoreSent, StoreTaken
+from bridge.core.effects import (
     CancelTurn,
-    Change,
     CloseSession,
-    Composed,
     Conversation,
     Effect,
     EndTurn,
-    Event,
     Log,
-    Message,
-    Priority,
-    Prompt,
-    Reacted,
     Receipt,
     Respond,
-    Rules,
-    Said,
     Send,
-    SendFailed,
-    Sent,
-    Snapshot,
     StartTurn,
-    Status,
-    StoreOutgoing,
-    StoreSent,
-    StoreTaken,
     TellStatus,
-    TooLarge,
-    TurnCancelled,
     Typing,
     WakeAt,
     Withhold,
 )
-from bridge.core.model import EventId, Millis, RoomId, TransactionId
+from bridge.core.events import Composed, Event, Reacted, Said, SendFailed, Sent, TooLarge, TurnCancelled
+from bridge.core.messages import AgentStatus, Message, Prompt, Status
+from bridge.core.model import EventId, Millis, RoomId, Rules, TransactionId
 from bridge.core.ports import Envelope, Outgoing, Rooms
 from bridge.core.state import State
 from bridge.core.state import begin as begin_state

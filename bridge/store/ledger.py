@@ -16,8 +16,8 @@ from typing import Self, TypeVar
 
 import anyio
 
+from bridge.core.changes import Change, Record, Snapshot
 from bridge.core.errors import LedgerError
-from bridge.core.events import Change, Record, Snapshot
 from bridge.core.model import AgentName, Millis, SessionId, SyncToken
 from bridge.store.database import open_database, open_read_only
 from bridge.store.reads import load, read_records

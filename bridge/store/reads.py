@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from bridge.core.events import Priority, Record, Snapshot, StoreOutgoing
+from bridge.core.changes import Priority, Record, Snapshot, StoreOutgoing
 from bridge.core.model import (
     AgentName,
     EventId,

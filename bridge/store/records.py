@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from bridge.core.events import (
+from bridge.core.changes import (
     StoreAsked,
     StoreDecision,
     StoreEnding,
@@ -30,7 +30,7 @@ Entry = tuple[str, dict[str, JsonValue]]
 RESPONDED = frozenset({Ending.ANSWERED, Ending.EXPIRED})
 """The decisions that answer the request itself; what else ends it shows in `permission_ended` alone."""
 
-_TYPES: Mapping[type[Recorded], str] = {
+TYPES: Mapping[type[Recorded], str] = {
     StoreSession: "session_started",
     StoreSessionEnd: "session_ended",
     StoreAsked: "permission_request",
@@ -68,7 +68,7 @@ def enter(change: Recorded, agent: AgentName) -> Entry | None:
             fields = _late(change)
         case StoreEnding():
             fields = _ended(change)
-    return _TYPES[type(change)], fields
+    return TYPES[type(change)], fields
 
 
 def _asked(change: StoreAsked) -> dict[str, JsonValue]:

@@ -8,8 +8,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from bridge.core.errors import AlreadyDecided, LedgerError
-from bridge.core.events import (
+from bridge.core.changes import (
     Change,
     Record,
     StoreAsked,
@@ -25,6 +24,7 @@ from bridge.core.events import (
     StoreTaken,
     StoreUnseen,
 )
+from bridge.core.errors import AlreadyDecided, LedgerError
 from bridge.core.model import (
     AgentName,
     EventId,

@@ -9,8 +9,8 @@ import pytest
 from bridge.acp.process import ERROR_LINE_LIMIT_BYTES, ERROR_LINES_KEPT_COUNT
 from bridge.acp.schema import TOOL_CALLS_LIMIT_COUNT
 from bridge.config import load
+from bridge.core.changes import StoreDecision, StoreTaken
 from bridge.core.errors import ConfigError
-from bridge.core.events import StoreDecision, StoreTaken
 from bridge.core.model import EventId
 from tests.cases.claims import closing, everything_logged, everything_shown, holds, logged, only
 from tests.cases.life import ALICE, BOT

@@ -6,8 +6,8 @@ Above it: the stage. Below it: `core.ports.Ledger`, whichever it is.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bridge.core.changes import Change, Record, Snapshot, StoreDecision
 from bridge.core.errors import LedgerError
-from bridge.core.events import Change, Record, Snapshot, StoreDecision
 from bridge.core.model import Millis, SessionId, SyncToken
 from bridge.core.ports import Ledger
 

@@ -13,8 +13,8 @@ import anyio
 from bridge.acp.agent import Harnesses, Launch, Process, spawn
 from bridge.config import AgentSection, agent_rules
 from bridge.core.errors import SessionNotFound
-from bridge.core.events import AnsweredLocally, Event, Rules
-from bridge.core.model import Agent, AgentName, Millis, RequestId, RoomId, SessionId, SyncToken, UserId
+from bridge.core.events import AnsweredLocally, Event
+from bridge.core.model import Agent, AgentName, Millis, RequestId, RoomId, Rules, SessionId, SyncToken, UserId
 from bridge.core.ports import Ledger
 from bridge.matrix.client import Client
 from bridge.matrix.patience import Patience
@@ -25,7 +25,7 @@ from tests.fakes.process import FakeProcess
 ROOM = "!room:ex.org"
 ALICE, BOB, BOT = "@alice:ex.org", "@bob:ex.org", "@bridge:ex.org"
 SOON = Patience(first_s=0.005, most_s=0.02)
-PATIENCE_S = 10.0  # for anything that a run waits for; it takes milliseconds
+PATIENCE_S = 40.0  # for anything that a run waits for; it takes milliseconds, but for 100,000 lines on a busy machine
 CWD = "/srv/app"
 
 Kind = TypeVar("Kind")

@@ -18,8 +18,8 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from structlog.testing import capture_logs
 
+from bridge.core.changes import Record
 from bridge.core.errors import LedgerError
-from bridge.core.events import Record
 from bridge.core.model import Millis, Request, RequestId, SessionId
 from bridge.matrix.client import Client
 from bridge.store.ledger import SqliteLedger

@@ -13,7 +13,7 @@ from tests.cases.stage import staging
 from tests.cases.steps import Player, read_setup
 from tests.cases.verdict import judge
 
-RUN_LIMIT_S = 60.0  # the longest has 200 rounds; nothing in it waits for a clock
+RUN_LIMIT_S = 120.0  # the longest has 200 rounds; nothing in it waits for a clock
 CLAIM_MODULES = (claims_deciding, claims_showing, claims_working)  # they register what they assert
 
 CASES = read_cases()

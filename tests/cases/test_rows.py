@@ -8,21 +8,10 @@ from typing import Any
 
 import pytest
 
-from bridge.core.events import (
-    Asked,
-    Echoed,
-    Message,
-    NotAnOption,
-    Queued,
-    Respond,
-    RoomSeen,
-    RoomState,
-    Rules,
-    Said,
-    Sent,
-    SessionStarted,
-)
-from bridge.core.model import CallRef, EventId, Millis, Option, RoomId, Selected, SessionId, UserId
+from bridge.core.effects import Respond
+from bridge.core.events import Asked, Echoed, RoomSeen, RoomState, Said, Sent, SessionStarted
+from bridge.core.messages import Message, NotAnOption, Queued
+from bridge.core.model import CallRef, EventId, Millis, Option, RoomId, Rules, Selected, SessionId, UserId
 from bridge.core.options import read_options
 from bridge.core.ports import Envelope, Outgoing
 from bridge.core.replies import choose, split_number

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.errors import AlreadyDecided, LedgerError, LedgerFull
-from bridge.core.events import (
+from bridge.core.changes import (
     Change,
     Snapshot,
     StoreLateAnswer,
@@ -18,6 +17,7 @@ from bridge.core.events import (
     StoreTaken,
     StoreUnseen,
 )
+from bridge.core.errors import AlreadyDecided, LedgerError, LedgerFull
 from bridge.core.model import (
     Cancelled,
     Decision,

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from bridge.core.events import AgentNote, Event, Priority, SendFailed, Sent, TooLarge
+from bridge.core.changes import Priority
+from bridge.core.events import Event, SendFailed, Sent, TooLarge
+from bridge.core.messages import AgentNote
 from bridge.core.model import AgentName, TransactionId
 from bridge.core.ports import Rooms
 from bridge.matrix.client import Client

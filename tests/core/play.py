@@ -3,28 +3,23 @@
 from dataclasses import replace
 
 from bridge.core import broker
+from bridge.core.changes import Snapshot
+from bridge.core.effects import Effect, Receipt, Respond, Send
 from bridge.core.events import (
     AnsweredLocally,
     Asked,
     Composed,
     Delivered,
     Echoed,
-    Effect,
     Event,
-    Message,
-    Prompt,
     Reacted,
-    Receipt,
-    Respond,
     RoomSeen,
     RoomState,
-    Rules,
     Said,
-    Send,
     Sent,
     SessionStarted,
-    Snapshot,
 )
+from bridge.core.messages import Message, Prompt
 from bridge.core.model import (
     Agent,
     AgentName,
@@ -41,6 +36,7 @@ from bridge.core.model import (
     Request,
     RequestId,
     RoomId,
+    Rules,
     Scope,
     SessionId,
     Subject,

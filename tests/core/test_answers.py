@@ -4,16 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.events import (
-    Conversation,
-    NotAllowed,
-    NotAnOption,
-    StoreLateAnswer,
-    StoreUnseen,
-    TooLate,
-    WhichPrompt,
-    WrongNumber,
-)
+from bridge.core.changes import StoreLateAnswer, StoreUnseen
+from bridge.core.effects import Conversation
+from bridge.core.messages import NotAllowed, NotAnOption, TooLate, WhichPrompt, WrongNumber
 from bridge.core.model import AgentName, Ending, EventId, Meaning, Phase, RequestId, Selected, UserId, Via
 from tests.core.play import ALICE, ALLOW, BOB, MALLORY, NOTHING_FOUND, REJECT, Play, agent, option
 
@@ -388,3 +381,21 @@ def test_nobody_answers_a_prompt_whose_agent_the_config_does_not_know_any_more()
     assert [type(m) for m in later.told()] == [NotAllowed]
     later.react(event_id, "1", BOB)
     assert later.outcomes == []
+
+
+def test_a_stranger_who_names_a_prompt_by_its_number_is_told_once_and_decides_nothing(play: Play) -> None:
+    first, second = play.ask(), play.ask()
+    play.say("#1 1", MALLORY)
+    assert isinstance(play.told()[0], NotAllowed)
+    play.reply(first, "#2 1", MALLORY)
+    assert play.told() == []
+    assert (decided(play, first), decided(play, second)) == (None, None)
+
+
+def test_a_message_aimed_at_two_ended_prompts_is_passed_over(play: Play) -> None:
+    first, second = play.ask(), play.ask()
+    play.reply(first, "1")
+    play.reply(second, "1")
+    play.say("1", ALICE, play.event_of(first), play.event_of(second))
+    assert play.told() == []
+    assert len(play.outcomes) == 2

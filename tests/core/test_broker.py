@@ -5,37 +5,25 @@ from dataclasses import replace
 import pytest
 
 from bridge.core import broker
+from bridge.core.changes import Priority as Urgency
+from bridge.core.changes import StoreAsked, StoreEnding, StoreOutgoing, StorePosted, StoreSession, StoreSessionEnd
+from bridge.core.effects import CancelTurn, CloseSession, Log, Respond, Send, WakeAt, Withhold
 from bridge.core.events import (
     AgentGone,
-    AgentNote,
-    CancelTurn,
-    CloseSession,
-    Closing,
     DeadlineReached,
     Delivered,
-    Log,
     NotDelivered,
-    Respond,
     RoomSeen,
     RoomState,
-    Send,
     SessionDeleted,
     SessionStarted,
     ShuttingDown,
-    StoreAsked,
-    StoreEnding,
-    StoreOutgoing,
-    StorePosted,
-    StoreSession,
-    StoreSessionEnd,
+    StartFailed,
     TurnCancelled,
     TurnEnded,
-    Unaskable,
-    WakeAt,
     Withdrawn,
-    Withhold,
 )
-from bridge.core.events import Priority as Urgency
+from bridge.core.messages import AgentNote, Closing, Unaskable
 from bridge.core.model import (
     ENDLESS_MS,
     AgentName,
@@ -411,3 +399,37 @@ def test_transaction_ids_of_one_request_never_repeat() -> None:
     play.deliver(asked)
     ids = [e.transaction_id for e in play.all_effects if isinstance(e, Send) and e.transaction_id is not None]
     assert len(ids) == len(set[TransactionId](ids))
+
+
+def test_a_harness_that_could_not_be_started_has_nothing_to_end() -> None:
+    play = Play()
+    assert play.step(StartFailed(agent=CLAUDE, sentence="It was not found.")) == []
+
+
+def test_old_requests_that_were_never_shown_are_forgotten_too() -> None:
+    play = Play()
+    first = play.ask(misfit=Misfit.SAME_ID, posted=False)
+    play.deliver(first)
+    for _ in range(CLOSED_KEPT):
+        play.deliver(play.ask(misfit=Misfit.SAME_ID, posted=False))
+    assert first not in play.state.entries
+
+
+def test_a_start_ends_a_request_whose_prompt_had_not_even_been_queued() -> None:
+    play = Play()
+    request = play.request(play.ask(posted=False))
+    found = replace(NOTHING_FOUND, open=(request,), sessions=((SESSION, CLAUDE),))
+    later = Play()
+    later.state, later.effects = broker.recover(begin(later.state.rules, found), found, later.now)
+    assert StoreEnding(request_id=request.request_id, ending=Ending.AGENT_GONE, delivered=False) in later.effects
+    assert later.told(Closing) == []
+
+
+def test_a_start_knows_a_session_once_however_many_of_its_requests_it_finds() -> None:
+    play = Play()
+    asked_twice = [play.ask(), play.ask()]
+    for asked in asked_twice:
+        play.reply(asked, "1")
+        play.deliver(asked)
+    later = Play(found=replace(NOTHING_FOUND, closed=tuple(map(play.request, asked_twice))))
+    assert set(asked_twice) <= set(later.state.entries)

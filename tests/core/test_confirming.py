@@ -4,14 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.events import (
-    Confirm,
-    NotAllowed,
-    Send,
-    Sent,
-    TooLate,
-    ToolCallChanged,
-)
+from bridge.core.effects import Send
+from bridge.core.events import Sent, ToolCallChanged
+from bridge.core.messages import Confirm, NotAllowed, TooLate
 from bridge.core.model import Essence, EventId, Selected
 from tests.core.play import ALICE, BOB, MALLORY, SESSION, Play, describe
 

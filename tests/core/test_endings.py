@@ -5,8 +5,10 @@ from itertools import product
 import pytest
 
 from bridge.core import endings
+from bridge.core.changes import StoreDecision, StoreEnding
+from bridge.core.effects import Log, Respond, Send, Withhold
 from bridge.core.endings import TRANSITIONS, Cause
-from bridge.core.events import Closing, Log, Respond, Send, StoreDecision, StoreEnding, Withhold
+from bridge.core.messages import Closing
 from bridge.core.model import Cancelled, Ending, Phase, RequestId, Selected
 from bridge.core.state import Step
 from tests.core.play import ALICE, ALLOW, Play, agent

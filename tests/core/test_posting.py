@@ -4,27 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.events import (
-    Closing,
-    Composed,
-    Echoed,
-    NotAllowed,
-    Prompt,
-    PromptLost,
-    Redacted,
-    Replaced,
-    Send,
-    SendFailed,
-    Sent,
-    StorePosted,
-    StoreRevision,
-    TooLarge,
-    TooLate,
-    ToolCallChanged,
-    TurnCancelled,
-    WhichPrompt,
-    Withhold,
-)
+from bridge.core.changes import StorePosted, StoreRevision
+from bridge.core.effects import Send, Withhold
+from bridge.core.events import Composed, Echoed, Redacted, SendFailed, Sent, TooLarge, ToolCallChanged, TurnCancelled
+from bridge.core.messages import Closing, NotAllowed, Prompt, PromptLost, Replaced, TooLate, WhichPrompt
 from bridge.core.model import Cancelled, Essence, EventId, Phase, RequestId, Selected, TransactionId
 from tests.core.play import ALICE, BOB, MALLORY, OPTIONS, ROOM, SESSION, Play, agent, describe
 

@@ -4,19 +4,10 @@ import itertools
 
 import pytest
 
-from bridge.core.events import (
-    Closing,
-    Conversation,
-    DeadlineReached,
-    RoomSeen,
-    RoomState,
-    StoreDecision,
-    TooLate,
-    TurnCancelled,
-    TurnEnded,
-    WhichPrompt,
-    Withdrawn,
-)
+from bridge.core.changes import StoreDecision
+from bridge.core.effects import Conversation
+from bridge.core.events import DeadlineReached, RoomSeen, RoomState, TurnCancelled, TurnEnded, Withdrawn
+from bridge.core.messages import Closing, TooLate, WhichPrompt
 from bridge.core.model import CallRef, Cancelled, Ending, Meaning, Phase, Reason, Selected
 from tests.core.play import ALICE, ALLOW, BOB, CLAUDE, ROOM, SESSION, Play, agent, option
 

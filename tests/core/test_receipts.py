@@ -2,8 +2,10 @@
 
 import pytest
 
+from bridge.core.changes import StoreLateAnswer
+from bridge.core.effects import Receipt
 from bridge.core.errors import InvalidOption, InvalidRevision, LocalAnswersOff, SessionNotFound
-from bridge.core.events import DeadlineReached, NotDelivered, Receipt, StoreLateAnswer, Withdrawn
+from bridge.core.events import DeadlineReached, NotDelivered, Withdrawn
 from bridge.core.model import LocalAnswers, Phase, Reason, RequestId, Selected, SessionId, Via
 from tests.core.play import BOB, Play, agent
 

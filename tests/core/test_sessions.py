@@ -5,19 +5,9 @@ from dataclasses import replace
 import pytest
 
 from bridge.core import broker
-from bridge.core.events import (
-    AgentGone,
-    Send,
-    SessionDeleted,
-    SessionStarted,
-    ShuttingDown,
-    StoreAsked,
-    StoreEnding,
-    StoreSession,
-    StoreSessionEnd,
-    TurnCancelled,
-    TurnEnded,
-)
+from bridge.core.changes import StoreAsked, StoreEnding, StoreSession, StoreSessionEnd
+from bridge.core.effects import Send
+from bridge.core.events import AgentGone, SessionDeleted, SessionStarted, ShuttingDown, TurnCancelled, TurnEnded
 from bridge.core.model import Cancelled, Ending, Phase, PolicyName, SessionId
 from bridge.core.state import begin
 from tests.core.play import ALICE, CLAUDE, NOTHING_FOUND, SESSION, Play, agent

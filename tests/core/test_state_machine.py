@@ -4,21 +4,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from bridge.core.changes import StoreDecision, StoreEnding, StoreSessionEnd
+from bridge.core.effects import Respond, Send
 from bridge.core.events import (
     AgentGone,
-    Closing,
     DeadlineReached,
     Redacted,
-    Respond,
     RoomSeen,
     RoomState,
-    Send,
     SendFailed,
     SessionDeleted,
     ShuttingDown,
-    StoreDecision,
-    StoreEnding,
-    StoreSessionEnd,
     TooLarge,
     ToolCallChanged,
     TurnCancelled,
@@ -26,6 +22,7 @@ from bridge.core.events import (
     Withdrawn,
 )
 from bridge.core.events import NotDelivered as Unwritten
+from bridge.core.messages import Closing
 from bridge.core.model import Cancelled, EventId, Meaning, Phase, RequestId, Selected, UserId, Via
 from tests.core.play import ALICE, ALLOW, BOB, CLAUDE, MALLORY, OPTIONS, ROOM, SESSION, Play, agent, describe
 

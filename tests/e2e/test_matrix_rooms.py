@@ -6,19 +6,9 @@ from urllib.parse import quote
 
 import pytest
 
+from bridge.core.changes import Priority
 from bridge.core.errors import CredentialsRefused, EventTooLarge, RequestRefused
-from bridge.core.events import (
-    Echoed,
-    Priority,
-    Reacted,
-    Redacted,
-    RoomSeen,
-    RoomState,
-    Said,
-    SendFailed,
-    Sent,
-    TooLarge,
-)
+from bridge.core.events import Echoed, Reacted, Redacted, RoomSeen, RoomState, Said, SendFailed, Sent, TooLarge
 from bridge.core.model import RoomId, SyncToken, TransactionId, UserId
 from bridge.matrix.client import Client
 from tests.peers.running_rooms import Running, outgoing, running

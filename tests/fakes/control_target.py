@@ -8,8 +8,8 @@ import anyio
 from anyio.abc import ObjectReceiveStream
 from anyio.streams.memory import MemoryObjectSendStream
 
+from bridge.core.changes import Record
 from bridge.core.errors import BridgeError, InvalidOption, InvalidRevision, LocalAnswersOff, SessionNotFound
-from bridge.core.events import Record
 from bridge.core.model import JsonObject, Reason, RequestId, SessionId
 
 SESSION = SessionId("acps_00000000000000aa")

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import anyio.lowlevel
 
-from bridge.core.errors import AlreadyDecided, LedgerError
-from bridge.core.events import (
+from bridge.core.changes import (
     Change,
     Record,
     Snapshot,
@@ -29,6 +28,7 @@ from bridge.core.events import (
     StoreTaken,
     StoreUnseen,
 )
+from bridge.core.errors import AlreadyDecided, LedgerError
 from bridge.core.model import (
     AgentName,
     EventId,

@@ -1,6 +1,7 @@
 """Rooms without a homeserver: keeps what is sent, and lets a test say what becomes of it."""
 
-from bridge.core.events import Echoed, Message, SendFailed, Sent, TooLarge
+from bridge.core.events import Echoed, SendFailed, Sent, TooLarge
+from bridge.core.messages import Message
 from bridge.core.model import EventId, JsonObject, RoomId, TransactionId
 from bridge.core.ports import Deliver, Envelope, Outgoing
 

@@ -58,12 +58,16 @@ class Recording:
     def merged(self, request: Json) -> Json:
         """The tool call of a request: its own members over those that were told before; what is empty says nothing."""
         call: Json = {}
-        for line in self.lines[: request["line"] - 1]:
-            frame = line["frame"] if line["dir"] == "in" else {}
+        before: int = request["line"] - 1
+        lines: list[Json] = self.lines
+        for line in lines[:before]:
+            frame: Json = line["frame"] if line["dir"] == "in" else {}
             if frame.get("method") == "session/update" and frame["params"]["sessionId"] == request["session"]:
-                update = frame["params"]["update"]
-                call |= keep_said(update) if update.get("toolCallId") == request["toolCallId"] else {}
-        return call | keep_said(self.lines[request["line"] - 1]["frame"]["params"]["toolCall"])
+                told: Json = frame["params"]["update"]
+                if told.get("toolCallId") == request["toolCallId"]:
+                    call |= keep_said(told)
+        asking: Json = lines[before]
+        return call | keep_said(asking["frame"]["params"]["toolCall"])
 
 
 def keep_said(members: Json) -> Json:

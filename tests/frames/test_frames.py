@@ -103,8 +103,8 @@ def test_a_prompt_shows_the_title_and_what_would_be_done(played: Played) -> None
     for request, content in asked(played):
         body = content["body"]
         assert_shown(request["title"] or "", body.partition("\n")[0])
-        command = request["command"] or ""
-        assert_shown(shlex.join(command) if isinstance(command, list) else command, body)
+        command: str | list[str] = request["command"] or ""
+        assert_shown(command if isinstance(command, str) else shlex.join(command), body)
         for path in request["paths"]:
             assert path in body
         assert (request["kind"] is None) == ("\nKind: " not in body)
@@ -132,7 +132,7 @@ def test_a_prompt_lists_the_options_in_the_agents_order(played: Played) -> None:
 
 def test_a_card_says_what_the_text_says(played: Played) -> None:
     for place, (request, content) in enumerate(asked(played), 1):
-        Draft202012Validator(SCHEMA).validate(content)
+        Draft202012Validator(SCHEMA).validate(content)  # pyright: ignore[reportUnknownMemberType] - its stubs are partial
         expected = [
             {"id": o["optionId"], "label": o["name"], "meaning": MEANING[o["kind"]][0], "scope": MEANING[o["kind"]][1]}
             for o in request["options"]

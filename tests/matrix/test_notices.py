@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.events import (
-    Confirm,
-    Gone,
-    Help,
-    NotAllowed,
-    NotAnOption,
-    Replaced,
-    Seed,
-    Words,
-)
+from bridge.core.messages import Confirm, Gone, Help, NotAllowed, NotAnOption, Replaced, Seed, Words
 from bridge.core.model import (
     AgentName,
     Decision,
@@ -76,6 +67,13 @@ def test_a_closing_is_an_edit_whose_new_content_is_text_alone() -> None:
     assert new["m.mentions"] == {"user_ids": [AMY]}
     assert "bun test" in new["body"]
     assert new["body"].endswith('@amy:hs answered: "Always allow".')
+
+
+def test_where_agents_share_a_room_a_closing_says_whose_request_it_was() -> None:
+    content = read(compose_closing(ENDED, shared=True, budget_bytes=BUDGET, shrink=0))
+    start = f"Permission was asked by {ENDED.agent} (#12): Run the test suite"
+    assert content["body"].startswith(f"* {start}.")
+    assert content["m.new_content"]["body"].startswith(start)
 
 
 def test_a_closing_stays_small_and_says_what_it_leaves_out() -> None:

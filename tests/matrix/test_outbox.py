@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from bridge.core.events import Event, Priority, SendFailed, Sent, TooLarge
+from bridge.core.changes import Priority
+from bridge.core.events import Event, SendFailed, Sent, TooLarge
 from bridge.core.model import EventId, RoomId, TransactionId, UserId
 from bridge.matrix.client import Client
 from bridge.matrix.outbox import SEEDS_MOST, STALE_MOST, Outbox

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bridge.core.events import Closing, Gone, Message, Prompt, Replaced, Seed, Words
+from bridge.core.messages import Closing, Gone, Message, Prompt, Replaced, Seed, Words
 from bridge.core.model import (
     AgentName,
     Decision,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.events import (
+from bridge.core.messages import (
     AgentNote,
     AgentStatus,
     CancelSent,
@@ -409,3 +409,11 @@ def test_text_of_agents_is_no_html() -> None:
 def test_there_are_ten_keycaps() -> None:
     assert [key[0] for key in KEYCAPS] == [*"123456789", "🔟"]
     assert all(key[1:] == "\ufe0f\u20e3" for key in KEYCAPS[:9])
+
+
+def test_which_of_several_agents_asked_is_said_where_it_must_be_told_apart() -> None:
+    other = replace(OTHER, agent=AgentName("codex"))
+    speech = render_speech(WhichPrompt((REQUEST, other), 0, AMY, ANSWER))
+    text = write_body(speech.blocks)
+    assert f"#12, {REQUEST.agent}: " in text
+    assert ", codex: " in text

@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from bridge.core.errors import CredentialsRefused
-from bridge.core.events import AgentNote, RoomSeen, RoomState, SendFailed, Sent
+from bridge.core.events import RoomSeen, RoomState, SendFailed, Sent
+from bridge.core.messages import AgentNote
 from bridge.core.model import AgentName, RoomId
 from bridge.matrix import prompt
 from bridge.matrix.client import Client

@@ -6,8 +6,9 @@ from typing import TypeVar
 
 import anyio
 
+from bridge.core.changes import Priority
 from bridge.core.errors import LedgerBusy
-from bridge.core.events import Event, Priority
+from bridge.core.events import Event
 from bridge.core.model import JsonObject, RoomId, SyncToken, TransactionId, UserId
 from bridge.core.ports import Outgoing
 from bridge.matrix.client import Client

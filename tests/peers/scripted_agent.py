@@ -16,6 +16,7 @@ replies are answered by themselves; `session/prompt` waits for the step `end_tur
     {"wait": {...}}                      until a line has come that has these members and no earlier wait took
     {"end_turn": STOP_REASON}            answers the last session/prompt; "text" is said before
     {"exit": CODE} {"close_stdout": true} {"close_stdin": true} {"ignore_sigterm": true} {"stop_reading": true}
+    {"call": SOCKET, "line": MESSAGE}    one call to a Unix socket; what came back goes to LOG as {"called": LINE}
     {"child": SECONDS, "own_session": B} a child that holds the pipes for so long; its process id goes to LOG
     {"ignore_eof": true}                 do not end with stdin
 
@@ -27,6 +28,7 @@ import base64
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -151,6 +153,8 @@ class ScriptedAgent:
                 self.reading = False
             case {"ignore_eof": _}:
                 self.ignores_eof = True
+            case {"call": address, "line": message}:
+                self.call(address, message)
             case {"child": seconds}:
                 code = f"import time; time.sleep({seconds})"
                 child = subprocess.Popen([sys.executable, "-c", code], start_new_session=step.get("own_session", False))  # noqa: S603
@@ -183,6 +187,12 @@ class ScriptedAgent:
         for start in range(0, count, PIECE_BYTES):
             size = min(PIECE_BYTES, count - start)
             os.write(2, (line * (size // len(line) + 1))[:size])
+
+    def call(self, address: str, message: dict[str, Any]) -> None:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(address)
+            line.sendall(json.dumps({"jsonrpc": "2.0", "id": 1, **message}).encode() + b"\n")
+            self.note(json.dumps({"called": json.loads(line.makefile("rb").readline())}).encode() + b"\n")
 
     def wait(self, members: dict[str, Any]) -> None:
         def matching() -> dict[str, Any] | None:

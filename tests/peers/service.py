@@ -64,7 +64,7 @@ class Service:
         self.exit_code = await self._process.wait()
         self._moved.set()
 
-    async def until(self, true: Callable[[], T], *, seconds: float) -> T:
+    async def until(self, true: Callable[[], T | None], *, seconds: float) -> T:
         """What `true` says once it says something; looked at whenever the log moves."""
         with anyio.fail_after(seconds):
             while not (found := true()):

@@ -53,7 +53,7 @@ class Watch:
         """Let whoever waits look again."""
         self._moved.set()
 
-    async def until(self, true: Callable[[], T], *, seconds: float = WAIT_S) -> T:
+    async def until(self, true: Callable[[], T | None], *, seconds: float = WAIT_S) -> T:
         """What `true` says once it says something."""
         with anyio.fail_after(seconds):
             while not (found := true()):

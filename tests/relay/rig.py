@@ -7,21 +7,10 @@ from dataclasses import replace
 
 import anyio
 
+from bridge.core.changes import Change, Record
 from bridge.core.errors import LedgerError, SessionNotFound
-from bridge.core.events import (
-    AnsweredLocally,
-    Asked,
-    Change,
-    Event,
-    Message,
-    Record,
-    RoomSeen,
-    RoomState,
-    Rules,
-    Said,
-    SessionStarted,
-    ToolCallChanged,
-)
+from bridge.core.events import AnsweredLocally, Asked, Event, RoomSeen, RoomState, Said, SessionStarted, ToolCallChanged
+from bridge.core.messages import Message
 from bridge.core.model import (
     Agent,
     AgentName,
@@ -32,6 +21,7 @@ from bridge.core.model import (
     Reason,
     RequestId,
     RoomId,
+    Rules,
     SessionId,
     SyncToken,
     TransactionId,

@@ -3,22 +3,10 @@
 import anyio
 import pytest
 
+from bridge.core.changes import StoreAsked, StoreOutgoing, StoreTaken
 from bridge.core.errors import InvalidOption
-from bridge.core.events import (
-    CancelSent,
-    Closing,
-    Echoed,
-    Prompt,
-    PromptLost,
-    Redacted,
-    SessionDeleted,
-    Status,
-    StoreAsked,
-    StoreOutgoing,
-    StoreTaken,
-    TurnEnded,
-    Words,
-)
+from bridge.core.events import Echoed, Redacted, SessionDeleted, TurnEnded
+from bridge.core.messages import CancelSent, Closing, Prompt, PromptLost, Status, Words
 from bridge.core.model import Cancelled, EventId, Phase, Reason, RequestId, Selected, SyncToken, TransactionId
 from tests.core.play import ALICE, BOB, CLAUDE, ROOM, SESSION, agent
 from tests.fakes.agents import Closed, TurnCancelSent

@@ -3,7 +3,9 @@
 import anyio
 import pytest
 
-from bridge.core.events import Closing, Priority, Prompt, RoomSeen, RoomState, TurnEnded
+from bridge.core.changes import Priority
+from bridge.core.events import RoomSeen, RoomState, TurnEnded
+from bridge.core.messages import Closing, Prompt
 from bridge.core.model import CallRef, Cancelled, Ending, Phase, RequestId
 from tests.core.play import BOB, CLAUDE, ROOM, SESSION, agent
 from tests.relay.rig import Rig

@@ -6,21 +6,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from bridge.core.changes import StoreDecision, StoreRevision, StoreSessionEnd, StoreTaken
 from bridge.core.errors import AlreadyDecided, LedgerBusy, LedgerDamaged, LedgerError, LedgerFull
-from bridge.core.events import (
-    AgentGone,
-    Gone,
-    Help,
-    NotStored,
-    Prompt,
-    Queued,
-    StoreDecision,
-    StoreRevision,
-    StoreSessionEnd,
-    StoreTaken,
-    TurnEnded,
-    Withdrawn,
-)
+from bridge.core.events import AgentGone, TurnEnded, Withdrawn
+from bridge.core.messages import Gone, Help, NotStored, Prompt, Queued
 from bridge.core.model import CallRef, Cancelled, Phase, Reason, Selected
 from bridge.relay.loop import BUSY_TRIES
 from tests.core.play import ALICE, BOB, CLAUDE, SESSION, agent

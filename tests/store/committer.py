@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from bridge.core.events import StoreTaken
+from bridge.core.changes import StoreTaken
 from bridge.core.model import EventId, Millis, SyncToken
 from bridge.store.database import open_database
 from bridge.store.ledger import SqliteLedger, Worker

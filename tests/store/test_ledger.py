@@ -15,8 +15,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from bridge.core.changes import StoreLateAnswer, StoreSent
 from bridge.core.errors import AlreadyDecided, LedgerBusy, LedgerDamaged, LedgerError, LedgerFull
-from bridge.core.events import StoreLateAnswer, StoreSent
 from bridge.core.model import AgentName, EventId, JsonValue, Millis, Reason, SessionId, SyncToken, Via
 from bridge.store.codec import outcome_json
 from bridge.store.database import open_database

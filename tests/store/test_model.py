@@ -10,8 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from bridge.core.errors import LedgerError
-from bridge.core.events import (
+from bridge.core.changes import (
     Change,
     Record,
     StoreDecision,
@@ -25,6 +24,7 @@ from bridge.core.events import (
     StoreTaken,
     StoreUnseen,
 )
+from bridge.core.errors import LedgerError
 from bridge.core.model import (
     AgentName,
     Cancelled,

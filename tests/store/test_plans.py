@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.events import (
+from bridge.core.changes import (
     Change,
     StoreLateAnswer,
     StorePosted,

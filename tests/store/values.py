@@ -1,6 +1,6 @@
 """Values for tests of the ledger: requests, decisions and the changes that store them."""
 
-from bridge.core.events import Priority, StoreAsked, StoreDecision, StoreEnding, StoreOutgoing, StoreSession
+from bridge.core.changes import Priority, StoreAsked, StoreDecision, StoreEnding, StoreOutgoing, StoreSession
 from bridge.core.model import (
     AgentName,
     CallRef,
