@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,14 @@ async def test_a_second_bridge_leaves_what_waits_for_the_first_alone(tmp_path: P
     ):
         await serve(loaded)
     assert (loaded.ledger_file.exists(), homeserver.requests) == (False, [])
+
+
+@pytest.fixture(autouse=True)
+def _hangup_ends_programs() -> Iterator[None]:
+    """A suite that was started under `nohup` ignores SIGHUP, and so would the programs that it starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
