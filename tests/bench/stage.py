@@ -24,7 +24,7 @@ ROOT = AGENT.parents[2]
 REPORT_WAIT_S = 60.0  # a report that has not come by then never will
 END_WAIT_S = 15.0  # the bridge promises 10 s
 QUIET_S = 0.01  # nothing has been sent for so long, and the sync waits: the bridge has nothing left to do
-LOOK_S = 0.003
+LOOK_S = 0.003  # that nothing happens any more is no event, so it is looked for
 LINE_LIMIT_BYTES = 2**24
 
 Report = dict[str, Any]

@@ -89,7 +89,7 @@ def serve(config: Json) -> None:
     demo = config["agents"]["demo"]
     room = Room(config["matrix"], demo["room"])
     if FAULT == "silent":
-        time.sleep(60)
+        time.sleep(60)  # the fault itself: a bridge that never speaks, until the demo ends it
     room.call("POST", f"/join/{quote(room.room)}", {})
     harness = Harness(demo)
     harness.write(id=1, method="session/new", params={})
