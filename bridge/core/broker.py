@@ -20,9 +20,11 @@ from bridge.core.events import (
     Delivered,
     Echoed,
     Event,
+    Locked,
     NotDelivered,
     Reacted,
     Redacted,
+    RoomMoved,
     RoomSeen,
     RoomState,
     Said,
@@ -32,10 +34,14 @@ from bridge.core.events import (
     SessionStarted,
     ShuttingDown,
     StartFailed,
+    StillLocked,
     TooLarge,
     ToolCallChanged,
     TurnCancelled,
     TurnEnded,
+    Unlocked,
+    Verified,
+    Voted,
     Withdrawn,
 )
 from bridge.core.messages import AgentNote, Unaskable
@@ -133,6 +139,10 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
             answers.hear(work, event)
         case Reacted():
             answers.react(work, event)
+        case Voted():
+            pass
+        case Locked() | StillLocked() | Unlocked() | Verified() | RoomMoved():
+            pass
         case Redacted():
             posting.lose_message(work, event.target)
         case Echoed():

@@ -152,6 +152,39 @@ class StoreTaken:
     event_id: EventId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLocked:
+    """An encrypted event that cannot be read yet (rule 19)."""
+
+    event_id: EventId
+    room: RoomId
+    sender: UserId
+    raw: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUnlocked:
+    """It is done with."""
+
+    event_id: EventId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePin:
+    """The identity of this person that `trust = "pinned"` accepts, in place of an earlier one."""
+
+    user: UserId
+    master: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMoved:
+    """Whatever the config binds to `old` is bound to `new` from here on."""
+
+    old: RoomId
+    new: RoomId
+
+
 Change: TypeAlias = (
     StoreSession
     | StoreSessionEnd
@@ -165,6 +198,10 @@ Change: TypeAlias = (
     | StoreOutgoing
     | StoreSent
     | StoreTaken
+    | StoreLocked
+    | StoreUnlocked
+    | StorePin
+    | StoreMoved
 )
 
 
@@ -194,3 +231,6 @@ class Snapshot:
     outgoing: tuple[StoreOutgoing, ...]
     sync_token: str | None
     sessions: tuple[tuple[SessionId, AgentName], ...]  # without `session_ended`
+    locked: tuple[StoreLocked, ...] = ()  # oldest first
+    pins: tuple[tuple[UserId, str], ...] = ()
+    moved: tuple[tuple[RoomId, RoomId], ...] = ()  # old, new; oldest first

@@ -18,6 +18,7 @@ from bridge.core.model import (
     Option,
     RequestId,
     RoomId,
+    Seal,
     SessionId,
     TransactionId,
     UserId,
@@ -58,6 +59,7 @@ class Asked:
     misfit: Misfit | None
     record: JsonObject
     raw: str  # the raw params as JSON text, for the ledger alone
+    nonce: str = ""  # unguessable, from a CSPRNG; see `Request.nonce`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,7 @@ class RoomSeen:
     room: RoomId
     state: RoomState
     people: int
+    encrypted: bool = False  # it was ever encrypted; with state JOINED the bridge can read and write there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +153,8 @@ class Said:
     in_thread: bool = False
     mentions_bot: bool = False
     foreign_request: RequestId | None = None  # a `request_id` in the content: it counts for that request alone (V2-34)
+    seal: Seal | None = None  # None: it came in clear text
+    exposed: bool = False  # it came in clear text although the room was encrypted by then: it counts for nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +166,67 @@ class Reacted:
     event_id: EventId
     key: str
     target: EventId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voted:
+    """A vote of somebody else in a poll, either form. `answers` are the chosen ids as they came; none: taken back."""
+
+    room: RoomId
+    sender: UserId
+    event_id: EventId
+    target: EventId
+    answers: tuple[str, ...]
+    seal: Seal | None = None
+    exposed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locked:
+    """An encrypted event of somebody else that cannot be read yet, at its place in sync order.
+
+    Its key may come: then its `Said` or `Voted` follows, later than its place, and counts only for what stood in the room
+    when this was taken. `raw` is the event as it came, as JSON text, so that a restart can still open it.
+    """
+
+    room: RoomId
+    sender: UserId
+    event_id: EventId
+    raw: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillLocked:
+    """A locked event could not be opened for a while. `withheld`: the sender's client keeps its key from us on purpose."""
+
+    room: RoomId
+    sender: UserId
+    event_id: EventId
+    withheld: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unlocked:
+    """A locked event is done with: it was opened (what it said came just before this), or nobody waits for it any more."""
+
+    room: RoomId
+    event_id: EventId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """An operator compared emoji with this person: `master` is their identity from here on (rule 13, `pinned`)."""
+
+    user: UserId
+    master: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomMoved:
+    """The room was upgraded, the new one names it as its predecessor, the bot is in, and the config follows upgrades."""
+
+    old: RoomId
+    new: RoomId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +336,12 @@ Event: TypeAlias = (
     | RoomSeen
     | Said
     | Reacted
+    | Voted
+    | Locked
+    | StillLocked
+    | Unlocked
+    | Verified
+    | RoomMoved
     | Redacted
     | Echoed
     | Sent

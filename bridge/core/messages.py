@@ -235,6 +235,62 @@ class Help:
     unknown: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceRefused:
+    """Told once to somebody on the list whose message came from a device that `trust` does not accept, and what to do.
+
+    `identity_changed`: their identity is another than the pinned one; `unpinned`: none was pinned yet.
+    """
+
+    sender: UserId
+    answer: EventId
+    device_id: str | None
+    identity_changed: bool = False
+    unpinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsNumber:
+    """Under `strict` only the room number in front, inside an encrypted text, makes an answer (or a vote)."""
+
+    request: Request
+    sender: UserId
+    answer: EventId
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """A message in clear text in an encrypted room, from somebody on the list: it counts for nothing, told once."""
+
+    sender: UserId
+    answer: EventId
+
+
+@dataclass(frozen=True, slots=True)
+class SendAgain:
+    """A message that could not be read: its sender is asked, once, to send it again."""
+
+    sender: UserId
+    answer: EventId
+    withheld: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """The request as a poll beside its prompt: `answers` are the ids of its options, in order, unguessable."""
+
+    request: Request
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PollEnd:
+    """The poll is closed, together with its prompt."""
+
+    request: Request
+    poll: EventId
+
+
 Message: TypeAlias = (
     Prompt
     | Closing
@@ -262,4 +318,10 @@ Message: TypeAlias = (
     | AgentNote
     | Status
     | Help
+    | DeviceRefused
+    | NeedsNumber
+    | Exposed
+    | SendAgain
+    | Poll
+    | PollEnd
 )

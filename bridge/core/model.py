@@ -243,6 +243,27 @@ class Listen(StrEnum):
     MENTION = "mention"
 
 
+class Trust(StrEnum):
+    """Which devices a person may answer from in an encrypted room (design.md, rule 13)."""
+
+    ANY = "any"  # any device that the homeserver says is this person's
+    CROSS_SIGNED = "cross_signed"  # one that its owner has signed
+    PINNED = "pinned"  # and the owner's identity is the one that `verify` pinned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """How an encrypted message is vouched for: whose key it came under, as the device lists had it then.
+
+    `device_id` is None when no device of the sender has the key that it was encrypted with: then it is nobody's. `signed`:
+    the device is signed by the sender's self-signing key, and that by the master key `master` (base64, None: they have none).
+    """
+
+    device_id: str | None
+    signed: bool
+    master: str | None
+
+
 class LocalAnswers(StrEnum):
     """What the control socket may choose besides a refusal (rule 13)."""
 
@@ -266,6 +287,9 @@ class Agent:
     listen: Listen = Listen.AUTO
     expires_after: Millis = ENDLESS_MS
     local_answers: LocalAnswers = LocalAnswers.OFF
+    trust: Trust = Trust.CROSS_SIGNED  # in encrypted rooms
+    strict: bool = False  # in encrypted rooms: only what the server can neither read, forge nor move counts
+    polls: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +317,7 @@ class Request:
     whole: bool = True  # whether people were shown all of it; else an allow is confirmed first (rule 10)
     style: PromptStyle = PromptStyle.FULL
     mentions: tuple[UserId, ...] = ()
+    nonce: str = ""  # unguessable; the ids of a poll's answers come from it. "": no poll
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ SYNC_GRACE_S = 30.0  # on top of the long poll's own time: until then the server
 FIRST_SYNC_S = 300.0  # a first sync with full state of big rooms takes Synapse minutes; nio sets no limit at all
 PAGE_EVENTS = 100  # Synapse gives at most 100 timeline events a room and sync, whatever the filter says
 DEVICE_NAME = "acp-matrix-bridge"
+KEY_ALGORITHM = "signed_curve25519"  # of one-time and fallback keys; the only one there is
 
 # nio neither waits nor repeats, and keeps no token of its own: both are ours (matrix.md, section 1).
 CONFIG = AsyncClientConfig(
@@ -70,6 +71,11 @@ class SyncBatch:
     rooms: Mapping[RoomId, Timeline] = field(default_factory=dict[RoomId, Timeline])
     invites: Mapping[RoomId, UserId | None] = field(default_factory=dict[RoomId, UserId | None])
     left: Mapping[RoomId, Timeline] = field(default_factory=dict[RoomId, Timeline])
+    to_device: tuple[Source, ...] = ()
+    devices_changed: frozenset[UserId] = frozenset()
+    devices_left: frozenset[UserId] = frozenset()
+    one_time_keys: int = 0  # how many of ours the server still holds; none when it does not say (matrix.md, fault 9)
+    fallback_unused: bool = False  # whether the server holds a fallback key of ours that nobody has used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +208,14 @@ class Client:
         answer = await self._call("GET", _path("sync"), query=query, limit_s=limit_s)
         found = events.mapping(answer, "rooms")
         invites = events.mapping(found, "invite")
+        devices = events.mapping(answer, "device_lists")
+        count = events.mapping(answer, "device_one_time_keys_count").get(KEY_ALGORITHM)
         return SyncBatch(
+            to_device=events.objects(events.mapping(answer, "to_device"), "events"),
+            devices_changed=frozenset(UserId(user) for user in _strings(devices, "changed")),
+            devices_left=frozenset(UserId(user) for user in _strings(devices, "left")),
+            one_time_keys=count if isinstance(count, int) and not isinstance(count, bool) else 0,
+            fallback_unused=KEY_ALGORITHM in _strings(answer, "device_unused_fallback_key_types"),
             next_batch=SyncToken(_needed(answer, "next_batch")),
             rooms=_timelines(events.mapping(found, "join")),
             invites={RoomId(room): self._inviter(events.mapping(invites, room)) for room in invites},
@@ -223,6 +236,16 @@ class Client:
         return Page(events=events.objects(answer, "chunk"), end=events.text(answer, "end"))
 
     # ------------------------------------------------------------------------------------------------------ one call
+
+    async def call(
+        self, method: str, *parts: str, query: Mapping[str, str] | None = None, body: JsonObject | None = None
+    ) -> Source:
+        """Any other call of the client-server API (v3), judged like the rest; `parts` of the path are quoted here."""
+        return await self._call(method, _path(*parts), query=query, body=body)
+
+    async def find(self, *parts: str) -> Source | None:
+        """A GET of the client-server API (v3): its answer, or None where there is none."""
+        return await self._find("GET", _path(*parts))
 
     async def _find(self, method: str, path: str) -> Source | None:
         try:

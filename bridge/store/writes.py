@@ -15,13 +15,17 @@ from bridge.core.changes import (
     StoreDecision,
     StoreEnding,
     StoreLateAnswer,
+    StoreLocked,
+    StoreMoved,
     StoreOutgoing,
+    StorePin,
     StorePosted,
     StoreRevision,
     StoreSent,
     StoreSession,
     StoreSessionEnd,
     StoreTaken,
+    StoreUnlocked,
     StoreUnseen,
 )
 from bridge.core.errors import AlreadyDecided, LedgerError
@@ -64,6 +68,8 @@ def _carry_out(connection: sqlite3.Connection, change: Change, timestamp: str) -
     match change:
         case StoreRevision() | StoreUnseen() | StoreOutgoing() | StoreSent() | StoreTaken():
             _store_silently(connection, change)
+        case StoreLocked() | StoreUnlocked() | StorePin() | StoreMoved():
+            pass
         case _:
             session = _store_recorded(connection, change)
             agent, last = _read_session(connection, session)
