@@ -61,7 +61,7 @@ from bridge.core.model import (
     Unsatisfied,
 )
 from bridge.core.policy import decide
-from bridge.core.state import NO_REQUESTS, Entry, Leaving, Session, Shown, State, Step
+from bridge.core.state import Entry, Leaving, Session, Shown, State, Step
 
 NOWHERE = RoomId("")  # the room of a request whose agent has none
 
@@ -323,16 +323,10 @@ def _hear_of_call(work: Step, event: Withdrawn | Delivered | NotDelivered) -> No
 
 
 def _hear_of_change(work: Step, event: ToolCallChanged) -> None:
-    """Only the request that the update speaks of, where it says so: two that wait may share a tool call id."""
-    found = work.state.tool_calls.get((event.session_id, event.tool_call_id), NO_REQUESTS)
-    if event.call is not None:
-        named = work.state.calls.get(event.call)
-        requests = [named] if named in found else []
-    else:
-        requests = list(found)
-    entries = [work.state.entries[request_id] for request_id in requests if request_id is not None]
-    for entry in sorted(entries, key=lambda entry: entry.request.call):
-        posting.compare(work, entry, event)
+    """Only the request that the update speaks of: two that wait may share a tool call id."""
+    request_id = work.state.calls.get(event.call)
+    if request_id is not None:
+        posting.compare(work, work.state.entries[request_id], event)
 
 
 # --------------------------------------------------------------------------------------------------- what the room says

@@ -34,7 +34,6 @@ from bridge.core.replies import list_forms
 K = TypeVar("K")
 V = TypeVar("V")
 
-NO_REQUESTS = Map[RequestId, None]()
 CLOSED_KEPT = 100  # ended prompts a room remembers: late answerers are told how theirs ended
 
 
@@ -125,9 +124,6 @@ class State:
     sessions: Map[SessionId, Session] = field(default_factory=Map[SessionId, Session])
     entries: Map[RequestId, Entry] = field(default_factory=Map[RequestId, Entry])
     calls: Map[CallRef, RequestId] = field(default_factory=Map[CallRef, RequestId])
-    tool_calls: Map[tuple[SessionId, str], Map[RequestId, None]] = field(  # some agents ask everything under one id
-        default_factory=Map[tuple[SessionId, str], Map[RequestId, None]]
-    )
     shown: Map[EventId, Shown] = field(default_factory=Map[EventId, Shown])
     leaving: Map[TransactionId, Leaving] = field(default_factory=Map[TransactionId, Leaving])
     closing: bool = False  # the bridge ends
@@ -176,14 +172,12 @@ class Step:
         """Enter a new request where answers, updates and endings look for it."""
         request, state = entry.request, self.state
         session = state.sessions[request.session_id]
-        key = (request.session_id, request.tool_call_id)
         self.state = replace(
             state,
             calls=state.calls.set(request.call, request.request_id),
             sessions=state.sessions.set(
                 request.session_id, replace(session, waiting=session.waiting.set(request.request_id, None))
             ),
-            tool_calls=state.tool_calls.set(key, state.tool_calls.get(key, NO_REQUESTS).set(request.request_id, None)),
         )
         self.put(entry)
         if request.number:
@@ -201,14 +195,11 @@ class Step:
         """Take a decided request out of what waits; the room remembers it among what closed."""
         request, state = entry.request, self.state
         session = state.sessions[request.session_id]
-        key = (request.session_id, request.tool_call_id)
-        others = without(state.tool_calls.get(key, NO_REQUESTS), request.request_id)
         self.state = replace(
             state,
             sessions=state.sessions.set(
                 request.session_id, replace(session, waiting=without(session.waiting, request.request_id))
             ),
-            tool_calls=state.tool_calls.set(key, others) if others else without(state.tool_calls, key),
         )
         self.put(entry)
         room = self.room(request.room)
