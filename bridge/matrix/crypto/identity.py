@@ -159,19 +159,26 @@ def write_kept(folder: Path, user: UserId, kept: Kept) -> None:
         "identity": _to_json(kept.identity),
         "proposed": _to_json(kept.proposed),
     }
-    draft = folder / f".{FILE_NAME}-{secrets.token_hex(4)}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        _replace(path, json.dumps(said, indent=1).encode())
+        _settle(folder)
+    except OSError as error:
+        raise ConfigError(f"The file {path} cannot be written: {error.strerror}.") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(json.dumps(said, indent=1).encode())
+            file.write(content)
             file.flush()
             os.fsync(descriptor)
         draft.replace(path)
-        _settle(folder)
-    except OSError as error:
+    except OSError:
         draft.unlink(missing_ok=True)
-        raise ConfigError(f"The file {path} cannot be written: {error.strerror}.") from error
+        raise
 
 
 def _settle(folder: Path) -> None:

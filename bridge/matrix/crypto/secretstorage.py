@@ -121,7 +121,7 @@ def decode_recovery_key(text: str) -> bytes:
     for digit in digits:
         number = number * 58 + BASE58.index(digit)
     raw = number.to_bytes((number.bit_length() + 7) // 8, "big")
-    if len(raw) != RECOVERY_BYTES:
+    if len(raw) != RECOVERY_BYTES or digits.startswith("1"):  # a 1 in front would be one more byte of zero
         raise RecoveryRefused("The recovery key is too long or too short.")
     parity = 0
     for byte in raw:
