@@ -16,6 +16,7 @@ import json
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, cast
 from urllib.parse import quote, urlencode
 
@@ -200,7 +201,9 @@ class Client:
     async def upload(self, data: bytes, *, filename: str | None, content_type: str) -> str:
         """Put a file into the content repository: its `mxc://` address. Repeated, it makes a second file."""
         target = MEDIA_UPLOAD if filename is None else f"{MEDIA_UPLOAD}?{urlencode({'filename': filename})}"
-        status, headers, said = await self._ask("POST", target, data, content_type=content_type, limit_s=UPLOAD_S)
+        status, headers, said = await self._ask(
+            "POST", target, BytesIO(data), content_type=content_type, limit_s=UPLOAD_S
+        )
         try:
             answers.judge(status, headers, said)
         except EventTooLarge as refused:
@@ -299,7 +302,7 @@ class Client:
         self,
         method: str,
         target: str,
-        data: bytes | None = None,
+        data: bytes | BytesIO | None = None,  # aiohttp warns of a megabyte that is no file
         *,
         content_type: str = "application/json",
         limit_s: float = REQUEST_S,
