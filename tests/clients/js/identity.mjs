@@ -1,7 +1,7 @@
 // One look at, or one act on, an account's cross-signing identity by matrix-js-sdk, on a device of its own.
 //
 //   identity.mjs make HOMESERVER USER DEVICE TOKEN PASSWORD [PASSPHRASE]   an identity, and secret storage that holds it
-//   identity.mjs look HOMESERVER USER DEVICE TOKEN WHOM ITS_DEVICE         what js-sdk thinks of somebody's device
+//   identity.mjs look HOMESERVER USER DEVICE TOKEN OTHER_DEVICE            what js-sdk thinks of another device of the user
 //
 // Prints one line of JSON. The client's own log goes nowhere, its warnings to stderr.
 import * as sdk from "matrix-js-sdk";
@@ -42,9 +42,9 @@ async function make(password, passphrase) {
   return { recovery_key: made.encodedPrivateKey, stored: status.privateKeysInSecretStorage };
 }
 
-async function look(whom, itsDevice) {
-  await crypto.getUserDeviceInfo([whom], true); // asks the homeserver
-  const device = await crypto.getDeviceVerificationStatus(whom, itsDevice);
+async function look(other) {
+  await crypto.userHasCrossSigningKeys(); // of oneself: asks the homeserver for all keys, every time
+  const device = await crypto.getDeviceVerificationStatus(userId, other);
   return { signed_by_owner: device?.signedByOwner ?? null };
 }
 
