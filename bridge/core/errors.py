@@ -59,6 +59,26 @@ class RequestRefused(MatrixError):
         self.errcode = errcode
 
 
+class ProofNeeded(MatrixError):
+    """The homeserver does this only for somebody who shows once more who they are.
+
+    `session` belongs into the proof; `flows` are the ways that it offers, each a sequence of stages, any of them enough.
+    """
+
+    def __init__(self, message: str, *, session: str, flows: tuple[tuple[str, ...], ...]) -> None:
+        super().__init__(message)
+        self.session = session
+        self.flows = flows
+
+
+class KeysLost(MatrixError):
+    """The private keys of our device are not in the state folder, or are not those that the homeserver has."""
+
+
+class KeysDamaged(MatrixError):
+    """The private keys of our device are there and cannot be read."""
+
+
 class EventTooLarge(RequestRefused):
     """The homeserver takes no event of this size."""
 
