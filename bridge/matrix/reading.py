@@ -60,6 +60,16 @@ class Reader:
         """Read this room as well from here on; the next batch has to say all of its state."""
         self._standings.setdefault(room, Standing(room, self._bot, seals=self._seals))
 
+    def rebind(self, old: RoomId, new: RoomId) -> None:
+        """Read the new room instead of the old one."""
+        if self._standings.pop(old, None) is not None:
+            self.follow(new)
+
+    def remember_encrypted(self, room: RoomId) -> None:
+        """Take a room for encrypted because it was once."""
+        if room in self._standings:
+            self._standings[room].encrypt()
+
     def take_up(self, stored: Iterable[StoreLocked], now: float) -> None:
         """Go on with what was shut before a restart."""
         self._done += self.held.take_up(stored, self._standings, now)

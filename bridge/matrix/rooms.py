@@ -5,6 +5,7 @@ It refuses to know the config: it gets plain values.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import cast
 
 import anyio
 import structlog
@@ -17,11 +18,12 @@ from bridge.core.model import RoomId, SyncToken, TransactionId, UserId
 from bridge.core.ports import Deliver, Envelope, Outgoing, Take
 from bridge.matrix import prompt
 from bridge.matrix.client import Client
+from bridge.matrix.events import Source
 from bridge.matrix.outbox import MUTED_MOST_S, Outbox
 from bridge.matrix.patience import Patience, worth_a_line
 from bridge.matrix.sealing import Sealing
 from bridge.matrix.standing import Replacement
-from bridge.matrix.sync import NO_SEALING, Steps, SyncLoop
+from bridge.matrix.sync import FATAL, NO_SEALING, Steps, SyncLoop
 from bridge.matrix.upgrades import Upgrades
 
 log = structlog.stdlib.get_logger()
@@ -127,11 +129,25 @@ class MatrixRooms:
 
     # ------------------------------------------------------------------------------------------------------- running
 
-    async def run(self, since: SyncToken | None, *, ready: anyio.Event, held: Iterable[StoreLocked] = ()) -> None:
+    async def run(
+        self,
+        since: SyncToken | None,
+        *,
+        ready: anyio.Event,
+        held: Iterable[StoreLocked] = (),
+        encrypted: Collection[RoomId] = (),
+        moved: Iterable[tuple[RoomId, RoomId]] = (),
+    ) -> None:
         """Follow the rooms and send what is queued until cancelled; `ready` is set once the first batch was taken.
 
-        `held` are the encrypted events that could not be read before the last stop; they are tried again. Raises CredentialsRefused when the access token does not count any more.
+        From the ledger: `held` are the encrypted events that could not be read before the last stop, `encrypted` the rooms
+        that ever were, `moved` the upgrades that were followed (old, new), oldest first. Raises CredentialsRefused when the
+        access token does not count any more, KeysLost and KeysDamaged when our keys do not.
         """
+        for old, new in moved:
+            if old in self._bound:
+                self._bound[new] = self._bound.pop(old) or new in self._bound
+                self._sync.rebind(old, new)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._send_when, ready)
@@ -139,17 +155,22 @@ class MatrixRooms:
                 tasks.start_soon(self._show_typing)
                 tasks.start_soon(self._upgrades.run)
                 tasks.start_soon(self._sync.keep_house)
-                await self._sync.run(since, ready=ready, held=held)
+                tasks.start_soon(self._sync.pass_on_steps)
+                await self._sync.run(since, ready=ready, held=held, encrypted=encrypted)
         except ExceptionGroup as group:
-            refused, others = group.split(CredentialsRefused)
-            if refused is None or others is not None:
+            fatal, others = group.split(FATAL)
+            if fatal is None or others is not None:
                 raise
-            raise CredentialsRefused("The homeserver does not accept the access token any more.") from None
+            raise _first(fatal) from None
 
     async def _send_when(self, ready: anyio.Event) -> None:
         """Nothing leaves before the first batch: only then is it known which rooms are encrypted."""
         await ready.wait()
         await self._outbox.run()
+
+    def overhear(self, source: Source) -> None:
+        """Take an event that came to this device and is about no key. Never waits."""
+        self._sync.overhear(source)
 
     # ------------------------------------------------------------------------------------------------ entering rooms
 
@@ -228,3 +249,13 @@ class MatrixRooms:
             raise
         except MatrixError as error:
             log.debug("matrix.typing_failed", room=room, why=str(error))
+
+
+def _first(group: ExceptionGroup[MatrixError]) -> MatrixError:
+    """One of what happened at once: each says all that the operator needs."""
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
+    if isinstance(error, CredentialsRefused):
+        return CredentialsRefused("The homeserver does not accept the access token any more.")
+    return cast("MatrixError", error)

@@ -50,6 +50,10 @@ class Standing:
         """Whether the room is encrypted; it stays so, whatever later state says (matrix.md, section 6, rule a)."""
         return self._encrypted
 
+    def encrypt(self) -> None:
+        """The room is encrypted, or was once."""
+        self._encrypted = True
+
     @property
     def people(self) -> frozenset[UserId]:
         """Who is joined, other than the bot."""

@@ -5,6 +5,7 @@ Above it: rooms. Below it: client, sealing and reading. It refuses to know what 
 """
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Protocol
@@ -13,10 +14,20 @@ import anyio
 import structlog
 
 from bridge.core.changes import StoreLocked
-from bridge.core.errors import BridgeError, CredentialsRefused, LedgerError, MatrixError, RateLimited, RequestRefused
+from bridge.core.errors import (
+    BridgeError,
+    CredentialsRefused,
+    KeysDamaged,
+    KeysLost,
+    LedgerError,
+    MatrixError,
+    RateLimited,
+    RequestRefused,
+)
 from bridge.core.events import Event
 from bridge.core.model import EventId, RoomId, SyncToken, UserId
 from bridge.core.ports import Take
+from bridge.matrix import events
 from bridge.matrix.client import Client, SyncBatch, Timeline
 from bridge.matrix.events import Source
 from bridge.matrix.patience import Patience, worth_a_line
@@ -34,15 +45,21 @@ HASTY_ANSWERS = 10  # so many empty answers in a row without any wait: the serve
 HASTY_S = 0.5  # what "without any wait" means, and how long we then wait ourselves
 TIDY_MOST_S = 120.0  # a few calls of 30 s each; what was cut off is due again after the next batch
 ASK_MOST_S = 30.0  # one call; who was not asked in that time cannot be
+STEPS_MOST = 100  # of verifications that wait; a whole one has seven, and anybody can send any number
 
+FATAL = (CredentialsRefused, KeysLost, KeysDamaged)  # nothing that is tried again would go better
 NO_SEALING = "Encryption is not set up."
 
 
 class Steps(Protocol):
-    """Who follows verifications: hears each step that somebody takes in a bound room."""
+    """Who follows verifications: hears each step that somebody takes, in order. Nothing here raises for what is in it."""
 
-    def hear_in_room(self, room: RoomId, source: Source) -> None:
-        """Take a step in; never waits."""
+    async def hear_to_device(self, source: Source) -> None:
+        """Take a step that came to this device alone."""
+        ...
+
+    async def hear_in_room(self, room: RoomId, source: Source) -> None:
+        """Take a step that was taken in a bound room, already decrypted."""
         ...
 
 
@@ -84,6 +101,8 @@ class SyncLoop:
         self._to_ask: list[tuple[RoomId, Source]] = []
         self._to_tidy = anyio.Event()
         self._untidy = 0  # failures in a row
+        self._steps: deque[tuple[RoomId | None, Source]] = deque()
+        self._step_came = anyio.Event()
 
     def is_encrypted(self, room: RoomId) -> bool:
         """Whether the room was ever seen to be encrypted."""
@@ -102,11 +121,26 @@ class SyncLoop:
         if self._poll is not None:
             self._poll.cancel()  # it asked for the rooms of before
 
-    async def run(self, since: SyncToken | None, *, ready: anyio.Event, held: Iterable[StoreLocked] = ()) -> None:
-        """Follow until cancelled; `ready` is set once the first batch was taken. `held`: what was shut before a restart.
+    def rebind(self, old: RoomId, new: RoomId) -> None:
+        """Before the start: the new room has taken the place of the old one."""
+        self._reader.rebind(old, new)
 
-        Raises CredentialsRefused when the token of the account does not count any more.
+    async def run(
+        self,
+        since: SyncToken | None,
+        *,
+        ready: anyio.Event,
+        held: Iterable[StoreLocked] = (),
+        encrypted: Collection[RoomId] = (),
+    ) -> None:
+        """Follow until cancelled; `ready` is set once the first batch was taken.
+
+        `held` is what was shut before a restart, `encrypted` the rooms that ever were: they stay so, whatever the server
+        says now (matrix.md, section 6, rule a). Raises CredentialsRefused when the token of the account does not count any more, KeysLost or KeysDamaged when
+        our keys do not.
         """
+        for room in encrypted:
+            self._reader.remember_encrypted(room)
         if self._sealing is not None:
             self._reader.take_up(held, anyio.current_time())
         failures, hasty = 0, 0
@@ -117,7 +151,7 @@ class SyncLoop:
             try:
                 batch = await self._next(since, timeout_ms=timeout_ms, whole=whole)
                 timelines, opened = ({}, {}) if batch is None else await self._open(batch, since)
-            except CredentialsRefused:
+            except FATAL:
                 raise
             except MatrixError as error:
                 failures += 1
@@ -204,9 +238,8 @@ class SyncLoop:
             self._invited(room, by)
         for room, replacement in read.replaced:
             self._replaced(room, replacement)
-        if self._verifications is not None:
-            for room, source in read.steps:
-                self._verifications.hear_in_room(room, source)
+        for room, source in read.steps:
+            self._step(room, source)
         self._to_ask += self._reader.held.to_ask(anyio.current_time())
         self._to_tidy.set()
 
@@ -215,7 +248,8 @@ class SyncLoop:
     async def keep_house(self) -> None:
         """Do after each batch what is due for keys, until cancelled. The next sync does not wait for it.
 
-        Raises CredentialsRefused when the token of the account does not count any more.
+        Raises CredentialsRefused when the token of the account does not count any more, KeysLost or KeysDamaged when
+        our keys do not.
         """
         sealing = self._sealing
         if sealing is None:
@@ -228,12 +262,40 @@ class SyncLoop:
                 await self._attempt(partial(sealing.ask_again, room, source), most_s=ASK_MOST_S)
             await self._attempt(sealing.tidy, most_s=TIDY_MOST_S)
 
+    def overhear(self, source: Source) -> None:
+        """Take an event that came to this device and is about no key; only steps of verifications matter. Never waits."""
+        if (events.kind(source) or "").startswith(events.VERIFICATION):
+            self._step(None, source)
+
+    def _step(self, room: RoomId | None, source: Source) -> None:
+        if self._verifications is None:
+            return
+        if len(self._steps) >= STEPS_MOST:
+            log.warning("matrix.verification_step_dropped", room=room, sender=events.sender(source))
+            return
+        self._steps.append((room, source))
+        self._step_came.set()
+
+    async def pass_on_steps(self) -> None:
+        """Hand steps of verifications to who follows them, until cancelled. Each may take its time to be answered."""
+        if self._verifications is None:
+            return
+        while True:
+            while self._steps:
+                room, source = self._steps.popleft()
+                if room is None:
+                    await self._verifications.hear_to_device(source)
+                else:
+                    await self._verifications.hear_in_room(room, source)
+            self._step_came = anyio.Event()
+            await self._step_came.wait()
+
     async def _attempt(self, work: Callable[[], Awaitable[None]], *, most_s: float) -> None:
         """What fails is tried again after the next batch."""
         try:
             with anyio.fail_after(most_s):
                 await work()
-        except CredentialsRefused:
+        except FATAL:
             raise
         except (MatrixError, TimeoutError) as error:
             self._untidy += 1

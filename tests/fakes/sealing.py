@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import anyio
 
-from bridge.core.model import JsonObject, RoomId, Seal, UserId
+from bridge.core.errors import EventTooLarge
+from bridge.core.model import JsonObject, JsonValue, RoomId, Seal, UserId
 from bridge.matrix import events
 from bridge.matrix.client import SyncBatch
 from bridge.matrix.events import Source
@@ -17,6 +18,7 @@ from bridge.matrix.sealing import Opened, Shut, Unsealed, Why
 ALGORITHM = "m.fake"
 KEY = "m.fake.key"
 WITHHELD = "m.fake.withheld"
+SEALED_MOST_BYTES = 48_000
 SEAL = Seal(device_id="PHONE", signed=True, master="master")
 
 Json = dict[str, Any]
@@ -24,7 +26,7 @@ Json = dict[str, Any]
 _count = itertools.count()
 
 
-def sealed(text: str, *, room: str, session: str = "s1", **more: object) -> Json:
+def sealed(text: str, *, room: str, session: str = "s1", **more: JsonValue) -> Json:
     """The content of an `m.room.encrypted` in which somebody says this."""
     return seal("m.room.message", {"msgtype": "m.text", "body": text} | more, room=room, session=session)
 
@@ -117,6 +119,8 @@ class FakeSealing:
             await self.gate.wait()
         if self.failures:
             raise self.failures.pop(0)
+        if len(json.dumps(dict(content))) > SEALED_MOST_BYTES:
+            raise EventTooLarge("The encrypted event is too large for any server.", status=413, errcode="M_TOO_LARGE")
         self.read_by.append(frozenset(members))
         return "m.room.encrypted", seal(event_type, content, room=room, session="bot")
 

@@ -12,6 +12,7 @@ from bridge.core.events import Locked, Reacted, RoomSeen, RoomState, Said, Still
 from bridge.core.model import EventId, RoomId, UserId
 from bridge.matrix.client import Client
 from bridge.matrix.events import Source
+from bridge.matrix.sync import STEPS_MOST
 from tests.fakes.sealing import SEAL, FakeSealing, key, no_key, seal, sealed
 from tests.peers.homeserver import Fault, Homeserver
 from tests.peers.running_rooms import OTHER, ROOM, Running, running
@@ -38,8 +39,8 @@ def sealing() -> FakeSealing:
     return FakeSealing()
 
 
-def say(server: Homeserver, text: str, *, session: str = "s1", **more: object) -> EventId:
-    return EventId(server.put(ROOM, SEALED, sealed(text, room=ROOM, session=session, **more), "@alice:hs"))
+def say(server: Homeserver, text: str, *, session: str = "s1") -> EventId:
+    return EventId(server.put(ROOM, SEALED, sealed(text, room=ROOM, session=session), "@alice:hs"))
 
 
 def heard(run: Running) -> list[str]:
@@ -314,10 +315,27 @@ class Listener:
     """Implements `matrix.sync.Steps`."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[RoomId, str, object]] = []
+        self.heard: list[tuple[str, str, object]] = []
+        self.gate: anyio.Event | None = None
+        self.came = anyio.Event()
 
-    def hear_in_room(self, room: RoomId, source: Source) -> None:
-        self.heard.append((room, str(source["type"]), source["event_id"]))
+    async def hear_in_room(self, room: RoomId, source: Source) -> None:
+        await self._hear(room, source)
+
+    async def hear_to_device(self, source: Source) -> None:
+        await self._hear("to device", source)
+
+    async def _hear(self, where: str, source: Source) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        self.heard.append((where, str(source["type"]), source.get("event_id")))
+        self.came.set()
+
+    async def until(self, count: int) -> None:
+        with anyio.fail_after(5):
+            while len(self.heard) < count:
+                self.came = anyio.Event()
+                await self.came.wait()
 
 
 async def test_steps_of_a_verification_reach_who_follows_them_and_are_nothing_that_was_said(
@@ -332,6 +350,7 @@ async def test_steps_of_a_verification_reach_who_follows_them_and_are_nothing_th
         server.put(ROOM, "m.key.verification.start", {}, "@mallory:hs")
         say(server, "2")
         await run.until(lambda: run.events(Said))
+        await listener.until(2)
     assert heard(run) == ["2"]
     assert listener.heard == [(ROOM, "m.room.message", first), (ROOM, "m.key.verification.start", second)]
 
@@ -345,7 +364,40 @@ async def test_steps_of_a_verification_in_a_room_that_is_not_encrypted_come_in_c
         step = server.put(OTHER, "m.key.verification.ready", {}, "@alice:hs")
         server.say(OTHER, "1")
         await run.until(lambda: run.events(Said))
+        await listener.until(1)
     assert [(OTHER, "m.key.verification.ready", step)] == listener.heard
+
+
+async def test_steps_that_come_to_the_device_are_heard_in_their_order_and_hold_up_nothing(
+    client: Client, server: Homeserver, sealing: FakeSealing
+) -> None:
+    listener = Listener()
+    listener.gate = anyio.Event()
+    async with running(client, sealing=sealing, verifications=listener) as run:
+        for number in range(STEPS_MOST + 5):
+            run.rooms.overhear({"type": f"m.key.verification.{number}", "sender": "@mallory:hs"})
+        server.send_to_device(key())
+        say(server, "1")
+        await run.until(lambda: run.events(Said))
+        listener.gate.set()
+        await listener.until(STEPS_MOST)
+    assert listener.heard[:2] == [
+        ("to device", "m.key.verification.0", None),
+        ("to device", "m.key.verification.1", None),
+    ]
+    assert len(listener.heard) <= STEPS_MOST + 1
+
+
+@pytest.mark.usefixtures("server")
+async def test_what_comes_to_the_device_and_is_no_verification_is_nobodys_concern(
+    client: Client, sealing: FakeSealing
+) -> None:
+    listener = Listener()
+    async with running(client, sealing=sealing, verifications=listener) as run:
+        run.rooms.overhear({"type": "m.secret.send", "sender": "@mallory:hs"})
+        run.rooms.overhear({"type": "m.key.verification.start", "sender": "@alice:hs"})
+        await listener.until(1)
+    assert [("to device", "m.key.verification.start", None)] == listener.heard
 
 
 # -------------------------------------------------------------------------------------------------------- housekeeping
