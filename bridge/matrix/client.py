@@ -169,9 +169,15 @@ class Client:
         """The room behind an alias."""
         return RoomId(_needed(await self._call("GET", _path("directory", "room", alias)), "room_id"))
 
-    async def join(self, room: RoomId) -> None:
-        """Join a room; nothing happens when the bot is in it already."""
-        await self._call("POST", _path("join", room), body={})
+    async def join(self, room: RoomId, *, via: str | None = None) -> None:
+        """Join a room, through this server where ours is not in it; nothing happens when the bot is in it already."""
+        # `server_name` is what `via` was called before version 1.12 of the specification
+        query = None if via is None else {"via": via, "server_name": via}
+        await self._call("POST", _path("join", room), query=query, body={})
+
+    async def leave(self, room: RoomId) -> None:
+        """Leave a room."""
+        await self._call("POST", _path("rooms", room, "leave"), body={})
 
     async def joined_members(self, room: RoomId) -> frozenset[UserId]:
         """Who is joined in a room."""

@@ -5,18 +5,28 @@ answer, which prompts wait and what a text chooses: it only says what somebody d
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from bridge.core.events import Echoed, Event, Reacted, Redacted, Said
-from bridge.core.model import EventId, RequestId, RoomId, UserId
+from bridge.core.model import EventId, RequestId, RoomId, Seal, UserId
 from bridge.core.replies import without_fallback, without_mention
 from bridge.matrix import events
 from bridge.matrix.events import Source
 
 
-def read(source: Source, *, room: RoomId, bot: UserId, names: Collection[str]) -> Event | None:
+def read(
+    source: Source,
+    *,
+    room: RoomId,
+    bot: UserId,
+    names: Collection[str],
+    seal: Seal | None = None,
+    exposed: bool = False,
+) -> Event | None:
     """What the event is for the core: Said, Reacted, Redacted, Echoed, or None when it is nothing that counts.
 
-    `names` are what people call the bot in a text: its display name; agents' names do not belong here.
+    `names` are what people call the bot in a text: its display name; agents' names do not belong here. `seal`: it came
+    encrypted, and how it is vouched for; `exposed`: it came in clear text into a room that was encrypted by then.
     """
     sender, event_id = events.sender(source), events.event_id(source)
     if events.is_state(source) or sender is None or event_id is None:
@@ -25,7 +35,8 @@ def read(source: Source, *, room: RoomId, bot: UserId, names: Collection[str]) -
         return Echoed(room=room, event_id=event_id, transaction_id=events.transaction_id(source))
     match events.kind(source):
         case events.MESSAGE:
-            return _said(source, room=room, sender=sender, event_id=event_id, bot=bot, names=names)
+            said = _said(source, room=room, sender=sender, event_id=event_id, bot=bot, names=names)
+            return None if said is None else replace(said, seal=seal, exposed=exposed)
         case events.REACTION:
             return _reacted(source, room, sender, event_id)
         case events.REDACTION:

@@ -9,7 +9,8 @@ from bridge.core.errors import CredentialsRefused
 from bridge.core.events import Echoed, Event, Reacted, RoomSeen, RoomState, Said
 from bridge.core.model import RoomId
 from bridge.matrix.client import Client
-from bridge.matrix.sync import HASTY_ANSWERS, SEEN_MOST
+from bridge.matrix.reading import SEEN_MOST
+from bridge.matrix.sync import HASTY_ANSWERS
 from tests.peers.homeserver import UNKNOWN_TOKEN, Fault, Homeserver
 from tests.peers.running_rooms import OTHER, ROOM, Running, outgoing, running
 
@@ -32,7 +33,7 @@ def texts(run: Running) -> list[str]:
 
 
 def seen(state: RoomState, people: int, room: RoomId = ROOM) -> RoomSeen:
-    return RoomSeen(room=room, state=state, people=people)
+    return RoomSeen(room=room, state=state, people=people, encrypted=state is RoomState.ENCRYPTED)
 
 
 # ---------------------------------------------------------------------------------------------------- what is handed on
@@ -159,7 +160,7 @@ async def test_only_so_many_event_ids_are_remembered(client: Client, server: Hom
     ]
     server.scripted.append({"next_batch": "s9", "rooms": {"join": {ROOM: {"timeline": {"events": many}}}}})
     async with running(client, since="s4") as run:
-        assert len(run.rooms._sync._seen) == SEEN_MOST  # pyright: ignore[reportPrivateUsage]
+        assert len(run.rooms._sync._reader._seen) == SEEN_MOST  # pyright: ignore[reportPrivateUsage]
 
 
 # ---------------------------------------------------------------------------------------------------- how it goes wrong
@@ -361,7 +362,7 @@ async def test_a_tombstone_replaces_the_room_and_is_not_followed(client: Client,
     assert server.count("join") == 0
 
 
-async def test_once_a_room_is_encrypted_plain_text_in_it_counts_for_nothing(client: Client, server: Homeserver) -> None:
+async def test_once_a_room_is_encrypted_plain_text_in_it_is_told_as_exposed(client: Client, server: Homeserver) -> None:
     server.room(ROOM)
     async with running(client) as run:
         server.say(ROOM, "before")
@@ -371,4 +372,8 @@ async def test_once_a_room_is_encrypted_plain_text_in_it_counts_for_nothing(clie
         server.say(ROOM, "later")
         server.react(ROOM, "$e1", "1")
         await run.until(lambda: run.events(Reacted))
-    assert texts(run) == ["before"]
+    assert [(said.text, said.exposed) for said in run.events(Said)] == [
+        ("before", False),
+        ("after", True),
+        ("later", True),
+    ]

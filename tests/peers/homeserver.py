@@ -19,6 +19,8 @@ UNKNOWN_TOKEN = {"errcode": "M_UNKNOWN_TOKEN", "error": "Unknown token"}
 FORBIDDEN = {"errcode": "M_FORBIDDEN", "error": "no"}
 NOT_FOUND = {"errcode": "M_NOT_FOUND", "error": "no"}
 
+TO_DEVICE = ""  # where the stream holds what is for the device and for no room
+
 Json = dict[str, Any]
 
 
@@ -71,6 +73,7 @@ class Homeserver:
         self.timeline_limit = 100
         self.display_name: str | None = "Bridge"
         self.delegate: str | None = None
+        self.guards_state = False  # whether the state of a room is for those who are in it, as it mostly is
         self.requests: list[Seen] = []
         self.sent: list[SentEvent] = []
         self.stream: list[tuple[str, Json]] = []
@@ -138,6 +141,11 @@ class Homeserver:
         self._invites[room] = (len(self.stream), sender)
         self.member(room, self.user_id, "invite", sender)
 
+    def send_to_device(self, event: Json) -> None:
+        """An event for the bot's device; it comes with the next sync, and again until that was stored."""
+        self.stream.append((TO_DEVICE, event))
+        self.wake()
+
     def token_now(self) -> str:
         return f"s{len(self.stream)}"
 
@@ -186,6 +194,7 @@ class Homeserver:
             ("GET", f"{API}/profile/{{user}}/displayname", "profile", self._profile),
             ("GET", f"{API}/directory/room/{{alias}}", "alias", self._alias),
             ("POST", f"{API}/join/{{room}}", "join", self._join),
+            ("POST", f"{API}/rooms/{{room}}/leave", "leave", self._leave),
             ("GET", f"{API}/rooms/{{room}}/joined_members", "members", self._members),
             ("GET", f"{API}/rooms/{{room}}/state", "room_state", self._room_state),
             ("GET", f"{API}/rooms/{{room}}/state/{{type}}/{{key:.*}}", "state", self._state_event),
@@ -297,6 +306,10 @@ class Homeserver:
             self.member(room, self.user_id, "join")
         return web.json_response({"room_id": room})
 
+    async def _leave(self, request: web.Request) -> web.Response:
+        self.member(request.match_info["room"], self.user_id, "leave")
+        return web.json_response({})
+
     async def _members(self, request: web.Request) -> web.Response:
         state = self.current(request.match_info["room"])
         joined = {
@@ -310,6 +323,8 @@ class Homeserver:
         return web.json_response(list(self.current(request.match_info["room"]).values()))
 
     async def _state_event(self, request: web.Request) -> web.Response:
+        if self.membership(request.match_info["room"]) in ("invite", "leave") and self.guards_state:
+            return web.json_response(FORBIDDEN, status=403)
         found = self.current(request.match_info["room"]).get((request.match_info["type"], request.match_info["key"]))
         if found is None:
             return web.json_response(NOT_FOUND, status=404)
@@ -376,7 +391,7 @@ class Homeserver:
         join: Json = {}
         leave: Json = {}
         invite: Json = {}
-        for room in dict.fromkeys(where for where, _ in self.stream):
+        for room in dict.fromkeys(where for where, _ in self.stream if where != TO_DEVICE):
             changed = any(where == room for where, _ in self.stream[since:])
             now, before = self.membership(room), self.membership(room, since) if given else "leave"
             if now == "join" and (changed or whole):
@@ -387,7 +402,12 @@ class Homeserver:
                 invite[room] = {"invite_state": {"events": [member]}}
             elif before == "join" and changed:
                 leave[room] = self._joined(room, since, whole=False, start=since)
-        return {"next_batch": self.token_now(), "rooms": {"join": join, "leave": leave, "invite": invite}}
+        to_device = [event for where, event in self.stream[since:] if where == TO_DEVICE]
+        return {
+            "next_batch": self.token_now(),
+            "to_device": {"events": to_device},
+            "rooms": {"join": join, "leave": leave, "invite": invite},
+        }
 
     def _joined(self, room: str, first: int, *, whole: bool, start: int) -> Json:
         found = [at for at, (where, _) in enumerate(self.stream) if where == room and at >= first]
