@@ -16,13 +16,14 @@ import json
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import aiohttp
 from nio import AsyncClient, AsyncClientConfig
 
-from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, RequestRefused
+from bridge.core.errors import CredentialsRefused, EventTooLarge, HomeserverUnreachable, RequestRefused
 from bridge.core.model import EventId, JsonObject, RoomId, SyncToken, TransactionId, UserId
 from bridge.matrix import answers, events
 from bridge.matrix.events import Source
@@ -30,7 +31,9 @@ from bridge.matrix.events import Source
 REQUEST_S = 30.0  # for anything but a sync: a homeserver that needs longer for one event is as good as away
 SYNC_GRACE_S = 30.0  # on top of the long poll's own time: until then the server is slow, after it frozen
 FIRST_SYNC_S = 300.0  # a first sync with full state of big rooms takes Synapse minutes; nio sets no limit at all
+UPLOAD_S = 120.0  # files are tens of kilobytes, seldom megabytes; a slow line is given time for those
 PAGE_EVENTS = 100  # Synapse gives at most 100 timeline events a room and sync, whatever the filter says
+MEDIA_UPLOAD = "/_matrix/media/v3/upload"  # the one call of the content repository that stayed there (v1.11)
 DEVICE_NAME = "acp-matrix-bridge"
 KEY_ALGORITHM = "signed_curve25519"  # of one-time and fallback keys; the only one there is
 
@@ -93,6 +96,11 @@ class Client:
         self._nio = AsyncClient(homeserver.rstrip("/"), user_id, device_id, config=CONFIG)
         self._nio.user_id = user_id  # the constructor's `user` is only what a login begins with
         self._nio.access_token = access_token
+
+    @property
+    def user_id(self) -> UserId:
+        """Whose account it is; empty before a login."""
+        return UserId(self._nio.user_id)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -190,6 +198,20 @@ class Client:
         answer = await self._call("PUT", _path("rooms", room, "send", event_type, txn), body=content)
         return EventId(_needed(answer, "event_id"))
 
+    async def upload(self, data: bytes, *, filename: str | None, content_type: str) -> str:
+        """Put a file into the content repository: its `mxc://` address. Repeated, it makes a second file."""
+        target = MEDIA_UPLOAD if filename is None else f"{MEDIA_UPLOAD}?{urlencode({'filename': filename})}"
+        status, headers, said = await self._ask(
+            "POST", target, BytesIO(data), content_type=content_type, limit_s=UPLOAD_S
+        )
+        try:
+            answers.judge(status, headers, said)
+        except EventTooLarge as refused:
+            raise EventTooLarge(
+                "The homeserver takes no file of this size.", status=refused.status, errcode=refused.errcode
+            ) from None
+        return _needed(events.mapping({"said": said}, "said"), "content_uri")
+
     # ------------------------------------------------------------------------------------------------- what happened
 
     async def sync(
@@ -277,10 +299,16 @@ class Client:
         return cast("Source", said)
 
     async def _ask(
-        self, method: str, target: str, data: bytes | None = None, *, limit_s: float = REQUEST_S
+        self,
+        method: str,
+        target: str,
+        data: bytes | BytesIO | None = None,  # aiohttp warns of a megabyte that is no file
+        *,
+        content_type: str = "application/json",
+        limit_s: float = REQUEST_S,
     ) -> tuple[int, Mapping[str, str], object]:
         """One request, not judged: status, headers and the body's JSON."""
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": content_type}
         if self._nio.access_token:
             headers["Authorization"] = f"Bearer {self._nio.access_token}"
         if self._nio.client_session is None:
