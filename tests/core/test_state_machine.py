@@ -154,12 +154,14 @@ class Requests(RuleBasedStateMachine):
             assert self.play.request(request_id).phase is not Phase.PENDING
             self.check_no_new_allow()
 
-    @rule(command=st.sampled_from(["pytest -q", "rm -rf /", "ls"]))
-    def the_agent_changes_what_it_asks(self, command: str) -> None:
-        self.play.step(
-            ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=describe(command=command))
-        )
-        self.check_no_new_allow()
+    @rule(number=st.integers(0, 9), command=st.sampled_from(["pytest -q", "rm -rf /", "ls"]))
+    def the_agent_changes_what_it_asks(self, number: int, command: str) -> None:
+        request_id = self.pick(number)
+        if request_id:
+            call = self.play.request(request_id).call
+            what = describe(command=command)
+            self.play.step(ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=what, call=call))
+            self.check_no_new_allow()
 
     @rule()
     def the_turn_ends(self) -> None:
