@@ -150,6 +150,16 @@ class Verifications:
             if exchange is not None:
                 await self._carry_out(exchange, exchange.sas.cancel(Code.USER))
 
+    async def cancel_all(self) -> None:
+        """End every verification."""
+        for user in [*self._exchanges]:
+            await self.cancel(user)
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is under way."""
+        return bool(self._exchanges)
+
     # ----------------------------------------------------------------------------------------------- what others send
 
     async def hear_to_device(self, source: Source) -> None:
