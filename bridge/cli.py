@@ -140,6 +140,16 @@ def make_parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", parents=[common], help="try each thing that `run` needs")
     check.set_defaults(act=_check)
 
+    verify = commands.add_parser(
+        "verify", parents=[common], help="compare emoji with an approver's client and pin who it is"
+    )
+    verify.add_argument(
+        "user", metavar="USER", nargs="?", help="ask this approver's client; default: wait until one asks"
+    )
+    verify.add_argument("--list", action="store_true", help="show whose identity is pinned, and do nothing else")
+    verify.add_argument("--json", action="store_true", help="with --list: print JSON lines")
+    verify.set_defaults(act=_verify)
+
     pending = commands.add_parser("pending", parents=[common], help="show what waits, for how long, and where")
     pending.add_argument("--json", action="store_true", help="print JSON lines")
     pending.set_defaults(act=_pending)
@@ -191,6 +201,17 @@ def _check(args: argparse.Namespace) -> int:
     from bridge import app, config
 
     return app.check(loaded, config.find(args.config, os.environ))
+
+
+def _verify(args: argparse.Namespace) -> int:
+    if args.json and not args.list:
+        raise ConfigError("--json belongs to --list.")
+    if args.list and args.user is not None:
+        raise ConfigError("--list shows everybody: give no USER.")
+    loaded = _load(args) if args.list else _load_for_service(args, quiet=True)
+    from bridge import app
+
+    return app.list_verified(loaded, as_json=args.json) if args.list else app.verify(loaded, args.user)
 
 
 def _demo(args: argparse.Namespace) -> int:

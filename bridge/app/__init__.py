@@ -13,11 +13,13 @@ import anyio
 from bridge.app.accounts import log_in_here
 from bridge.app.inspection import inspect
 from bridge.app.service import serve
+from bridge.app.verifying import list_pinned, verify_with
 from bridge.config import Config
 from bridge.core.errors import BridgeError
 from bridge.ops.login import Wish
+from bridge.ops.verify import Terminal
 
-__all__ = ["check", "login", "run"]
+__all__ = ["check", "list_verified", "login", "run", "verify"]
 
 
 T = TypeVar("T")
@@ -36,6 +38,16 @@ def check(config: Config, path: Path) -> int:
 def login(wish: Wish) -> int:
     """Open the bridge's account, keep its token, and print the config to paste."""
     return _run(log_in_here, wish)
+
+
+def verify(config: Config, user: str | None) -> int:
+    """Compare emoji with an approver's client, at this terminal, and pin their identity."""
+    return _run(partial(verify_with, user=user, terminal=Terminal()), config)
+
+
+def list_verified(config: Config, *, as_json: bool) -> int:
+    """Show whose identity is pinned, and whose is not."""
+    return list_pinned(config, Terminal(), as_json=as_json)
 
 
 def _run(work: Callable[[T], Awaitable[int]], given: T) -> int:
