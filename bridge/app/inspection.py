@@ -18,8 +18,9 @@ from bridge.core.model import AgentName, RoomId, UserId
 from bridge.matrix import events
 from bridge.matrix.client import Client
 from bridge.matrix.events import Source
+from bridge.ops.credentials import read_device
 from bridge.ops.doctor import AgentPlan, HarnessReport, Plan, RoomReport, check
-from bridge.ops.login import Account, read_device
+from bridge.ops.login import Account
 
 OWNER_LEVEL = 100  # what a creator has where the room says nothing; in room version 12 creators stand above all levels
 DEFAULT_SEND_LEVEL = 0  # of `events_default`, as the specification has it

@@ -113,7 +113,10 @@ class MatrixRooms:
             refused, others = group.split(CredentialsRefused)
             if refused is None or others is not None:
                 raise
-            raise CredentialsRefused("The homeserver does not accept the access token any more.") from None
+            inner: BaseException = refused
+            while isinstance(inner, BaseExceptionGroup):
+                inner = inner.exceptions[0]
+            raise inner from None  # as it came: it says whether the device lives on
 
     async def _send_when(self, ready: anyio.Event) -> None:
         """Nothing leaves before the first batch: only then is it known which rooms are encrypted."""
