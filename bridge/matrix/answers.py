@@ -31,6 +31,7 @@ GATEWAY_TIMEOUT = 504
 
 CREDENTIAL_CODES = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED", "M_USER_LOCKED"})
 ERRCODE = re.compile(r"[A-Za-z0-9_.]{1,100}")  # anything else is no code and is not repeated in a sentence of ours
+PAGE = re.compile(r"https://[!-~]{1,2000}")  # plain ASCII: it is shown on a terminal, for a person to open
 
 NO_JSON = object()
 
@@ -69,7 +70,10 @@ def judge(status: int, headers: Mapping[str, str], said: object) -> None:
     if status == 401 and errcode not in CREDENTIAL_CODES and isinstance(body.get("flows"), list):  # noqa: PLR2004
         # user-interactive authentication: the token is fine, this one act wants more (client-server API, section 5.6)
         raise ProofNeeded(
-            "The homeserver wants proof of who asks.", session=events.text(body, "session") or "", flows=_flows(body)
+            "The homeserver wants proof of who asks.",
+            session=events.text(body, "session") or "",
+            flows=_flows(body),
+            page=_page(body),
         )
     if status == 401 or errcode in CREDENTIAL_CODES:  # noqa: PLR2004
         soft = body.get("soft_logout") is True  # absent means false (client-server API, "Soft logout")
@@ -84,6 +88,13 @@ def _flows(body: Source) -> tuple[tuple[str, ...], ...]:
         for stages in offered
         if isinstance(stages, list)
     )
+
+
+def _page(body: Source) -> str | None:
+    """The page that a stage names for a person's browser (client-server API, "OAuth authentication")."""
+    stages = events.mapping(body, "params")
+    named = (events.text(events.mapping(stages, stage), "url") for stage in stages)
+    return next((page for page in named if page and PAGE.fullmatch(page)), None)
 
 
 def _is_too_large(errcode: str, body: Source) -> bool:

@@ -7,22 +7,22 @@ Of nio only the transport is used while rooms are not encrypted: `AsyncClient.se
 nio's own calls lose too much (matrix.md, section 3): they wait inside for as long as a server says, read 429 by half,
 report a 502 and a 200 with HTML as the same "unknown error", turn events that they do not like into `BadEvent`, forget
 the token on a soft logout and then raise something else, and skip a sync answer that they have seen before. Here every
-call goes through `_call`, where status, headers and body are judged in one place, and events stay the dictionaries that
-the server sent. Encryption, when it comes, has two places: `sync`, where nio is given the same body to decrypt, and
-`send`, where nio encrypts the content.
+call goes through `_try`, where status, headers and body are judged in one place, and events stay the dictionaries that
+the server sent.
 """
 
 import json
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import aiohttp
 from nio import AsyncClient, AsyncClientConfig
 
-from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, RequestRefused
+from bridge.core.errors import CredentialsRefused, EventTooLarge, HomeserverUnreachable, RequestRefused
 from bridge.core.model import EventId, JsonObject, RoomId, SyncToken, TransactionId, UserId
 from bridge.matrix import answers, events
 from bridge.matrix.events import Source
@@ -31,7 +31,9 @@ from bridge.matrix.tokens import TokenHolder, Tokens
 REQUEST_S = 30.0  # for anything but a sync: a homeserver that needs longer for one event is as good as away
 SYNC_GRACE_S = 30.0  # on top of the long poll's own time: until then the server is slow, after it frozen
 FIRST_SYNC_S = 300.0  # a first sync with full state of big rooms takes Synapse minutes; nio sets no limit at all
+UPLOAD_S = 120.0  # files are tens of kilobytes, seldom megabytes; a slow line is given time for those
 PAGE_EVENTS = 100  # Synapse gives at most 100 timeline events a room and sync, whatever the filter says
+MEDIA_UPLOAD = "/_matrix/media/v3/upload"  # the one call of the content repository that stayed there (v1.11)
 KEY_ALGORITHM = "signed_curve25519"  # of one-time and fallback keys; the only one there is
 
 # nio neither waits nor repeats, and keeps no token of its own: both are ours (matrix.md, section 1).
@@ -171,6 +173,21 @@ class Client:
         answer = await self._call("PUT", _path("rooms", room, "send", event_type, txn), body=content)
         return EventId(_needed(answer, "event_id"))
 
+    async def upload(self, data: bytes, *, filename: str | None, content_type: str) -> str:
+        """Put a file into the content repository: its `mxc://` address. Repeated, it makes a second file."""
+        target = MEDIA_UPLOAD if filename is None else f"{MEDIA_UPLOAD}?{urlencode({'filename': filename})}"
+        try:
+            answer = await self._renewing(
+                lambda token: self._try(
+                    "POST", target, BytesIO(data), token=token, content_type=content_type, limit_s=UPLOAD_S
+                )
+            )
+        except EventTooLarge as refused:
+            raise EventTooLarge(
+                "The homeserver takes no file of this size.", status=refused.status, errcode=refused.errcode
+            ) from None
+        return _needed(answer, "content_uri")
+
     # ------------------------------------------------------------------------------------------------- what happened
 
     async def sync(
@@ -246,28 +263,37 @@ class Client:
         limit_s: float = REQUEST_S,
         lists: bool = False,
     ) -> Source:
-        """One request, judged; once more where its token had run out. `lists`: an answer that is a list comes as `list`."""
+        """One request, judged. `lists`: the answer is a list, and comes back under the key `list`."""
         data = None if body is None else answers.to_wire(body)
         target = f"{path}?{urlencode(query)}" if query else path
+        return await self._renewing(
+            lambda token: self._try(method, target, data, token=token, limit_s=limit_s, lists=lists)
+        )
+
+    async def _renewing(self, ask: Callable[[str], Awaitable[Source]]) -> Source:
+        """What `ask` brings with our token; once more with the next one, where that had run out."""
         token = await self._tokens.prepare()
         try:
-            return await self._try(method, target, data, token=token, limit_s=limit_s, lists=lists)
+            return await ask(token)
         except CredentialsRefused as refused:
             if not await self._tokens.renew(token, refused):
                 raise
-        return await self._try(method, target, data, token=self._tokens.access_token, limit_s=limit_s, lists=lists)
+        return await ask(self._tokens.access_token)
 
     async def _try(
         self,
         method: str,
         target: str,
-        data: bytes | None,
+        data: bytes | BytesIO | None,
         *,
         token: str,
+        content_type: str = "application/json",
         limit_s: float = REQUEST_S,
         lists: bool = False,
     ) -> Source:
-        status, headers, said = await self._ask(method, target, data, token=token, limit_s=limit_s)
+        status, headers, said = await self._ask(
+            method, target, data, token=token, content_type=content_type, limit_s=limit_s
+        )
         answers.judge(status, headers, said)
         if lists and isinstance(said, list):
             return {"list": cast("list[object]", said)}
@@ -276,10 +302,17 @@ class Client:
         return cast("Source", said)
 
     async def _ask(
-        self, method: str, target: str, data: bytes | None = None, *, token: str, limit_s: float = REQUEST_S
+        self,
+        method: str,
+        target: str,
+        data: bytes | BytesIO | None = None,  # aiohttp warns of a megabyte that is no file
+        *,
+        token: str,
+        content_type: str = "application/json",
+        limit_s: float = REQUEST_S,
     ) -> tuple[int, Mapping[str, str], object]:
         """One request, not judged: status, headers and the body's JSON."""
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": content_type}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         if self._nio.client_session is None:
