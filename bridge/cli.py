@@ -134,6 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
     login.add_argument(
         "--token-file", metavar="FILE", help="take the access token from this file; - for standard input"
     )
+    login.add_argument("--sso", action="store_true", help="log in through a browser")
     login.add_argument("--state-dir", type=Path, metavar="DIR", help="where to keep it; default: the config's, ./state")
     login.set_defaults(act=_login)
 
@@ -235,6 +236,8 @@ def _login(args: argparse.Namespace) -> int:
     else:
         loaded = config.load(path)
         password = config.read_password(loaded)
+    if args.sso and args.token_file is not None:
+        raise ConfigError("Give --sso or --token-file, not both.")
     token = _read_token(args.token_file)
     for secret in (token, password.get_secret_value() if password else None):
         logs.hide(secret or "")
@@ -247,6 +250,7 @@ def _login(args: argparse.Namespace) -> int:
             user_id=UserId(user) if user else None,
             access_token=token,
             password=password.get_secret_value() if password else None,
+            by_browser=args.sso,
         )
     )
 

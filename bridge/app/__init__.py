@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import anyio
 
-from bridge.app.accounts import log_in_here
 from bridge.app.inspection import inspect
+from bridge.app.opening import log_in_here
 from bridge.app.service import serve
 from bridge.app.verifying import list_pinned, verify_with
 from bridge.config import Config

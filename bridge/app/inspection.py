@@ -19,8 +19,9 @@ from bridge.core.model import AgentName, RoomId, UserId
 from bridge.matrix import events
 from bridge.matrix.client import Client
 from bridge.matrix.events import Source
+from bridge.ops.credentials import read_device
 from bridge.ops.doctor import AgentPlan, HarnessReport, Plan, RoomReport, check
-from bridge.ops.login import Account, read_device
+from bridge.ops.login import Account
 
 LEVELLED_VERSIONS = frozenset(str(number) for number in range(1, 12))  # room versions where levels bind creators, too
 DEFAULT_SEND_LEVEL = 0  # of `events_default`, as the specification has it

@@ -22,13 +22,14 @@ import structlog
 from anyio.abc import TaskStatus
 
 from bridge.acp.agent import Harnesses, Launch
-from bridge.app.accounts import open_account
 from bridge.app.desk import Desk
+from bridge.app.opening import make_client, open_account
 from bridge.config import AgentSection, Config, agent_rules
 from bridge.core.errors import (
     AgentStartFailed,
     BridgeError,
     ConfigError,
+    CredentialsRefused,
     HomeserverUnreachable,
     RateLimited,
     RequestRefused,
@@ -40,7 +41,7 @@ from bridge.matrix.patience import Patience
 from bridge.matrix.rooms import MatrixRooms
 from bridge.ops import control
 from bridge.ops.folder import hold_state_folder, open_state_folder
-from bridge.ops.login import LoggedIn
+from bridge.ops.login import LoggedIn, explain
 from bridge.relay import Relay
 from bridge.store.ledger import SqliteLedger
 
@@ -92,12 +93,7 @@ class _Stop:
 
 
 async def _serve_as(config: Config, address: str, account: LoggedIn, stop: _Stop) -> int:
-    client = Client(
-        address,
-        user_id=account.user_id,
-        device_id=account.device_id,
-        access_token=account.access_token,
-    )
+    client = make_client(config, address, account)
     try:
         ledger = await SqliteLedger.open(config.ledger_file)
         try:
@@ -207,7 +203,7 @@ class Service:
         try:
             await self._rooms.run(since, ready=ready)
         except BridgeError as error:
-            self._failure = error
+            self._failure = explain(error) if isinstance(error, CredentialsRefused) else error
             stop.set()
 
     async def _serve_harnesses(self, stop: anyio.Event) -> None:

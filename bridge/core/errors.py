@@ -47,7 +47,14 @@ class RateLimited(MatrixError):
 
 
 class CredentialsRefused(MatrixError):
-    """The access token or password does not count (any more)."""
+    """The access token or password does not count (any more).
+
+    `soft`: only the token has run out; the device and its keys live on, and a new token for it mends this.
+    """
+
+    def __init__(self, message: str, *, soft: bool = False) -> None:
+        super().__init__(message)
+        self.soft = soft
 
 
 class RequestRefused(MatrixError):

@@ -76,7 +76,8 @@ def judge(status: int, headers: Mapping[str, str], said: object) -> None:
             page=_page(body),
         )
     if status == 401 or errcode in CREDENTIAL_CODES:  # noqa: PLR2004
-        raise CredentialsRefused(f"The homeserver does not accept the access token ({code}).")
+        soft = body.get("soft_logout") is True  # absent means false (client-server API, "Soft logout")
+        raise CredentialsRefused(f"The homeserver does not accept the access token ({code}).", soft=soft)
     raise RequestRefused(f"The homeserver refused ({code}).", status=status, errcode=errcode)
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 
 API = "/_matrix/client/v3"
 UNKNOWN_TOKEN = {"errcode": "M_UNKNOWN_TOKEN", "error": "Unknown token"}
+SOFT_LOGOUT = UNKNOWN_TOKEN | {"soft_logout": True}
 FORBIDDEN = {"errcode": "M_FORBIDDEN", "error": "no"}
 NOT_FOUND = {"errcode": "M_NOT_FOUND", "error": "no"}
 
@@ -74,6 +75,10 @@ class Homeserver:
         self.display_name: str | None = "Bridge"
         self.delegate: str | None = None
         self.guards_state = False  # whether the state of a room is for those who are in it, as it mostly is
+        self.flows = ["m.login.password", "m.login.token"]
+        self.refresh_token: str | None = None  # the only one that counts; None: a login gives none
+        self.login_token = "login-Okapi-5"
+        self.life_ms = 300_000  # of a token that can be renewed
         self.requests: list[Seen] = []
         self.sent: list[SentEvent] = []
         self.stream: list[tuple[str, Json]] = []
@@ -189,6 +194,8 @@ class Homeserver:
             ("GET", "/_matrix/client/versions", "versions", self._versions),
             ("GET", f"{API}/login", "login_flows", self._login_flows),
             ("POST", f"{API}/login", "login", self._login),
+            ("POST", f"{API}/refresh", "refresh", self._refresh),
+            ("POST", f"{API}/logout", "logout", self._logout),
             ("GET", f"{API}/account/whoami", "whoami", self._whoami),
             ("GET", f"{API}/sync", "sync", self._sync),
             ("GET", f"{API}/profile/{{user}}/displayname", "profile", self._profile),
@@ -244,7 +251,7 @@ class Homeserver:
         return serve
 
     def _unknown(self, request: web.Request, operation: str) -> web.Response | None:
-        open_to_all = operation in ("well_known", "versions", "login", "login_flows")
+        open_to_all = operation in ("well_known", "versions", "login", "login_flows", "refresh")
         if open_to_all or request.headers.get("Authorization") == f"Bearer {self.token}":
             return None
         return web.json_response(UNKNOWN_TOKEN, status=401)
@@ -275,13 +282,34 @@ class Homeserver:
         return web.json_response({"versions": ["v1.11", "v1.12"]})
 
     async def _login_flows(self, _: web.Request) -> web.Response:
-        return web.json_response({"flows": [{"type": "m.login.password"}, {"type": "m.login.token"}]})
+        return web.json_response({"flows": [{"type": flow} for flow in self.flows]})
 
     async def _login(self, request: web.Request) -> web.Response:
         wish = await request.json()
-        if wish["password"] != self.password:
+        if wish["type"] not in self.flows:
+            return web.json_response({"errcode": "M_UNKNOWN", "error": "Unknown login type"}, status=400)
+        right = self.password if wish["type"] == "m.login.password" else self.login_token
+        if wish.get("password", wish.get("token")) != right:
             return web.json_response(FORBIDDEN, status=403)
-        return web.json_response({"user_id": self.user_id, "device_id": wish["device_id"], "access_token": self.token})
+        self.device_id = wish["device_id"]
+        given = {"user_id": self.user_id, "device_id": self.device_id, "access_token": self.token}
+        return web.json_response(given | self._renewal())
+
+    async def _refresh(self, request: web.Request) -> web.Response:
+        """The next pair. Unlike a real one it forgets the old pair at once, not when the new one is used."""
+        if self.refresh_token is None or (await request.json())["refresh_token"] != self.refresh_token:
+            return web.json_response(FORBIDDEN, status=403)
+        self.token, self.refresh_token = f"{self.token}+", f"{self.refresh_token}+"
+        return web.json_response({"access_token": self.token} | self._renewal())
+
+    def _renewal(self) -> Json:
+        if self.refresh_token is None:
+            return {}
+        return {"refresh_token": self.refresh_token, "expires_in_ms": self.life_ms}
+
+    async def _logout(self, _: web.Request) -> web.Response:
+        self.token = ""
+        return web.json_response({})
 
     async def _whoami(self, _: web.Request) -> web.Response:
         return web.json_response({"user_id": self.user_id, "device_id": self.device_id})
