@@ -12,15 +12,18 @@ import anyio
 
 from bridge.app.accounts import log_in_here
 from bridge.app.inspection import inspect
+from bridge.app.service import ask as ask_alone
 from bridge.app.service import serve
 from bridge.config import Config
 from bridge.core.errors import BridgeError
+from bridge.core.model import AgentName, JsonObject
 from bridge.ops.login import Wish
 
-__all__ = ["check", "login", "run"]
+__all__ = ["ask", "check", "login", "run"]
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def run(config: Config) -> int:
@@ -33,12 +36,21 @@ def check(config: Config, path: Path) -> int:
     return _run(partial(inspect, path=path), config)
 
 
+def ask(config: Config, agent: AgentName) -> JsonObject:
+    """A harmless question in the agent's room, where no bridge runs: what became of it, as the control socket says it."""
+    return _run(partial(_ask, config), agent)
+
+
+async def _ask(config: Config, agent: AgentName) -> JsonObject:
+    return (await ask_alone(config, agent)).to_json()
+
+
 def login(wish: Wish) -> int:
     """Open the bridge's account, keep its token, and print the config to paste."""
     return _run(log_in_here, wish)
 
 
-def _run(work: Callable[[T], Awaitable[int]], given: T) -> int:
+def _run(work: Callable[[T], Awaitable[R]], given: T) -> R:
     """A task group wraps what went wrong; people are told the one sentence inside."""
     try:
         return anyio.run(work, given)

@@ -6,16 +6,16 @@ rules; only its "harness" is this module, so that its outcome ends here.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import anyio
 from anyio.abc import ObjectReceiveStream
 
 from bridge.core.changes import Record
 from bridge.core.events import Asked, Delivered, Event, SessionDeleted
-from bridge.core.model import AgentName, CallRef, JsonObject, Outcome, SessionId
+from bridge.core.model import AgentName, CallRef, JsonObject, JsonValue, Outcome, SessionId
 from bridge.core.options import read_options
 from bridge.core.ports import Agents
 from bridge.core.subject import describe
@@ -23,7 +23,7 @@ from bridge.core.subject import describe
 QUESTION_LIMIT_S = 600.0  # who set this up is at the keyboard; somebody else may first have to find their phone
 TITLE = "A test of the bridge: can you answer this? Nothing is run, whatever you choose."
 TOOL_CALL_ID = "bridge-question"
-OPTIONS: list[JsonObject] = [
+OPTIONS: list[JsonValue] = [
     {"optionId": "works", "name": "Yes, I can see this", "kind": "allow_once"},
     {"optionId": "no", "name": "No", "kind": "reject_once"},
 ]
@@ -40,6 +40,10 @@ class Reply:
     device_id: str | None = None
     waited_ms: int | None = None
     ending: str | None = None  # None: no answer in time
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The same for the control socket and for `ops.table`."""
+        return asdict(self)
 
 
 class Questions:
@@ -78,7 +82,7 @@ class Questions:
     def _make_asked(self, agent: AgentName, session_id: SessionId, call: CallRef) -> Asked:
         tool_call: JsonObject = {"toolCallId": TOOL_CALL_ID, "title": TITLE, "kind": "other"}
         options = read_options(OPTIONS)
-        record: JsonObject = {"toolCall": dict(tool_call), "options": [dict(option) for option in OPTIONS]}
+        record: JsonObject = {"toolCall": dict(tool_call), "options": OPTIONS}
         return Asked(
             agent=agent,
             session_id=session_id,
@@ -122,20 +126,31 @@ class Questions:
 
 async def _read_reply(records: ObjectReceiveStream[Record], session_id: SessionId) -> Reply:
     """What the history says of the one request of this session, up to its end."""
-    found: dict[str, object] = {}
+    reply = Reply()
     async for record in records:
         if record.session_id != session_id:
             continue
         fields = record.fields
         match record.type:
             case "permission_posted":
-                found["event_id"] = fields.get("event_id")
+                reply = replace(reply, event_id=_text(fields, "event_id"))
             case "permission_response" if fields.get("status") == "accepted":
-                outcome = fields.get("outcome")
-                found["option"] = outcome.get("optionId") if isinstance(outcome, dict) else None
-                found |= {key: fields.get(key) for key in ("by", "via", "device_id", "waited_ms")}
+                outcome, waited = fields.get("outcome"), fields.get("waited_ms")
+                reply = replace(
+                    reply,
+                    option=_text(outcome, "optionId") if isinstance(outcome, dict) else None,
+                    by=_text(fields, "by"),
+                    via=_text(fields, "via"),
+                    device_id=_text(fields, "device_id"),
+                    waited_ms=waited if isinstance(waited, int) else None,
+                )
             case "permission_ended":
-                return Reply(**found, ending=str(fields.get("ending")))
+                return replace(reply, ending=_text(fields, "ending"))
             case _:
                 pass
-    return Reply(**found)
+    return reply
+
+
+def _text(fields: Mapping[str, JsonValue], key: str) -> str | None:
+    value = fields.get(key)
+    return value if isinstance(value, str) else None
