@@ -139,6 +139,13 @@ def make_parser() -> argparse.ArgumentParser:
     login.set_defaults(act=_login)
 
     check = commands.add_parser("check", parents=[common], help="try each thing that `run` needs")
+    check.add_argument(
+        "--ask",
+        nargs="?",
+        const="",
+        metavar="AGENT",
+        help="then ask a harmless question in the agent's room, and wait for an answer from a Matrix client",
+    )
     check.set_defaults(act=_check)
 
     verify = commands.add_parser(
@@ -201,7 +208,30 @@ def _check(args: argparse.Namespace) -> int:
     loaded = _load_for_service(args, quiet=True)
     from bridge import app, config
 
-    return app.check(loaded, config.find(args.config, os.environ))
+    code = app.check(loaded, config.find(args.config, os.environ))
+    return code if args.ask is None else _ask(loaded, args.ask) or code
+
+
+def _ask(loaded: "Config", name: str) -> int:
+    """Through the running bridge, else as one of our own."""
+    from bridge import app
+    from bridge.core.model import AgentName
+    from bridge.ops import client, control, table
+
+    agent = name or next(iter(loaded.agents))
+    section = loaded.agents.get(agent)
+    if section is None:
+        raise ConfigError(f"There is no agent {agent} in the config; it has {', '.join(loaded.agents)}.")
+    if section.room is None or not section.approvers:
+        raise ConfigError(f"agents.{agent} has no room or no approvers: there is nobody to ask.")
+    print(f"A question is in the room of {agent} now; answer it from your Matrix client ...", flush=True)
+    try:
+        path = control.socket_path(loaded.state_dir)
+        reply: JsonObject = client.call(path, "question.ask", {"agent": agent}, timeout_s=client.QUESTION_TIMEOUT_S)
+    except NotRunning:
+        reply = app.ask(loaded, AgentName(agent))
+    print(table.show_reply(agent, reply))
+    return 0 if reply.get("ending") == "answered" else BridgeError.exit_code
 
 
 def _verify(args: argparse.Namespace) -> int:

@@ -42,6 +42,7 @@ class FakeApp:
     act: Callable[[], int] = lambda: 0
     configs: list[config.Config] = field(default_factory=list[config.Config])
     wishes: list[Wish] = field(default_factory=list[Wish])
+    asked: list[str] = field(default_factory=list[str])
     demos: list[tuple[list[str], bool]] = field(default_factory=list[tuple[list[str], bool]])
 
     def run(self, loaded: config.Config) -> int:
@@ -51,6 +52,11 @@ class FakeApp:
     def check(self, loaded: config.Config, path: Path) -> int:
         assert path.name == "config.toml"
         return self.run(loaded)
+
+    def ask(self, loaded: config.Config, agent: str) -> dict[str, object]:
+        self.configs.append(loaded)
+        self.asked.append(agent)
+        return {"ending": "answered", "by": "@alice:hs", "via": "message", "event_id": "$q"}
 
     def login(self, wish: Wish) -> int:
         self.wishes.append(wish)
@@ -89,7 +95,7 @@ def _put_in_place(monkeypatch: pytest.MonkeyPatch, package: ModuleType, name: st
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
     fake = FakeApp()
-    _put_in_place(monkeypatch, bridge, "app", run=fake.run, check=fake.check, login=fake.login)
+    _put_in_place(monkeypatch, bridge, "app", run=fake.run, check=fake.check, login=fake.login, ask=fake.ask)
     _put_in_place(monkeypatch, bridge.demo, "play", run=fake.play)
     return fake
 
@@ -160,6 +166,27 @@ def test_check_says_its_lines_alone_and_run_logs_what_happens(app: FakeApp, monk
         cli.main([command])
     assert asked == [True, False]
     assert len(app.configs) == 2
+
+
+def test_check_asks_in_the_room_itself_where_no_bridge_runs(app: FakeApp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == cli.main(["check", "--ask"])
+    assert ["claude"] == app.asked
+    assert "answered by @alice:hs" in capsys.readouterr().out
+
+
+def test_check_has_the_running_bridge_ask(
+    app: FakeApp, service: FakeControlTarget, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.reply = {"ending": "session_deleted", "event_id": "$q"}
+    assert 1 == cli.main(["check", "--ask", "claude"])
+    assert [] == app.asked
+    assert "it ended: session_deleted" in capsys.readouterr().out
+
+
+def test_check_names_the_agents_when_there_is_no_such_one(app: FakeApp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == cli.main(["check", "--ask", "nobody"])
+    assert "There is no agent nobody in the config; it has claude." in capsys.readouterr().err
+    assert [] == app.asked
 
 
 def test_the_secrets_are_hidden_in_the_log_before_the_service_runs(app: FakeApp) -> None:

@@ -12,17 +12,20 @@ import anyio
 
 from bridge.app.inspection import inspect
 from bridge.app.opening import log_in_here
+from bridge.app.service import ask as ask_alone
 from bridge.app.service import serve
 from bridge.app.verifying import list_pinned, verify_with
 from bridge.config import Config
 from bridge.core.errors import BridgeError
+from bridge.core.model import AgentName, JsonObject
 from bridge.ops.login import Wish
 from bridge.ops.verify import Terminal
 
-__all__ = ["check", "list_verified", "login", "run", "verify"]
+__all__ = ["ask", "check", "list_verified", "login", "run", "verify"]
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def run(config: Config) -> int:
@@ -33,6 +36,15 @@ def run(config: Config) -> int:
 def check(config: Config, path: Path) -> int:
     """Try each thing that `run` needs, and say a line each."""
     return _run(partial(inspect, path=path), config)
+
+
+def ask(config: Config, agent: AgentName) -> JsonObject:
+    """A harmless question in the agent's room, where no bridge runs: what became of it, as the control socket says it."""
+    return _run(partial(_ask, config), agent)
+
+
+async def _ask(config: Config, agent: AgentName) -> JsonObject:
+    return (await ask_alone(config, agent)).to_json()
 
 
 def login(wish: Wish) -> int:
@@ -50,7 +62,7 @@ def list_verified(config: Config, *, as_json: bool) -> int:
     return list_pinned(config, Terminal(), as_json=as_json)
 
 
-def _run(work: Callable[[T], Awaitable[int]], given: T) -> int:
+def _run(work: Callable[[T], Awaitable[R]], given: T) -> R:
     """A task group wraps what went wrong; people are told the one sentence inside."""
     try:
         return anyio.run(work, given)

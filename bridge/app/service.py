@@ -11,20 +11,23 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import anyio
 import structlog
-from anyio.abc import TaskStatus
+from anyio.abc import ObjectReceiveStream, TaskStatus
 
 from bridge.acp.agent import Harnesses, Launch
 from bridge.app.desk import Desk
 from bridge.app.opening import make_client, open_account
+from bridge.app.questions import Questions, Reply
 from bridge.config import AgentSection, Config, agent_rules
+from bridge.core.changes import Record
 from bridge.core.errors import (
     AgentStartFailed,
     BridgeError,
@@ -60,20 +63,29 @@ async def serve(config: Config) -> int:
     """Serve until a signal comes; the exit code is 4 when no agent at all could be started."""
     for warning in config.warnings:
         log.warning("config.warning", sentence=warning)
+    return await _be_alone(config, lambda service, stop: service.run(stop.asked)) or 0
+
+
+async def ask(config: Config, agent: AgentName) -> Reply:
+    """A harmless question in this agent's room, without any harness, where no bridge runs on this state folder."""
+    return await _be_alone(config, lambda service, stop: service.ask(agent, stop.asked)) or Reply()
+
+
+Work = Callable[["Service", "_Stop"], Awaitable[T]]
+
+
+async def _be_alone(config: Config, work: Work[T]) -> T | None:
+    """Do this as the one bridge of the state folder; None when a signal came before it could begin."""
     open_state_folder(config.state_dir)
     with hold_state_folder(config.state_dir):
-        return await _serve_alone(config)
-
-
-async def _serve_alone(config: Config) -> int:
-    stop = _Stop()
-    code = 1
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(_watch_signals, stop)
-        opened = await _unless(stop.asked, lambda: _until_reached(lambda: open_account(config)))
-        code = 0 if opened is None else await _serve_as(config, *opened, stop)
-        tasks.cancel_scope.cancel()
-    return code
+        stop, result = _Stop(), None
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(_watch_signals, stop)
+            opened = await _unless(stop.asked, lambda: _until_reached(lambda: open_account(config)))
+            if opened is not None:
+                result = await _work_as(config, *opened, stop, work)
+            tasks.cancel_scope.cancel()
+        return result
 
 
 @dataclass(slots=True)
@@ -92,17 +104,17 @@ class _Stop:
         os._exit(1)
 
 
-async def _serve_as(config: Config, address: str, account: LoggedIn, stop: _Stop) -> int:
+async def _work_as(config: Config, address: str, account: LoggedIn, stop: _Stop, work: Work[T]) -> T | None:
     client = make_client(config, address, account)
     try:
         ledger = await SqliteLedger.open(config.ledger_file)
         try:
             known = await _unless(stop.asked, lambda: _until_reached(lambda: _look_up(client, config, account.user_id)))
             if known is None:
-                return 0
+                return None
             service = Service(config, client, ledger, bot=account.user_id, known=known)
             stop.harnesses = service.harnesses
-            return await service.run(stop.asked)
+            return await work(service, stop)
         finally:
             with anyio.CancelScope(shield=True):
                 await ledger.close()
@@ -163,10 +175,17 @@ class Service:
             new_session_id=new_session_id,
             version=read_version(),
         )
+        self._questions = Questions(
+            self.harnesses,
+            deliver=self._deliver,
+            subscribe=self._subscribe,
+            new_session_id=new_session_id,
+            new_nonce=new_nonce,
+        )
         self._relay = Relay(
             Rules(agents=agents, bot=bot),
             ledger=ledger,
-            agents=self.harnesses,
+            agents=self._questions,
             rooms=self._rooms,
             clock=read_clock,
             new_token=lambda: secrets.token_hex(8),
@@ -181,8 +200,28 @@ class Service:
     async def _take(self, events: Sequence[Event], token: SyncToken) -> None:
         await self._relay.take(events, token)
 
+    def _subscribe(self) -> AbstractAsyncContextManager[ObjectReceiveStream[Record]]:
+        return self._relay.subscribe()
+
     async def run(self, stop: anyio.Event) -> int:
         """Serve until `stop`; raises what made it impossible to go on."""
+        await self._while_following(stop, partial(self._serve_harnesses, stop))
+        log.info("bridge.ended")
+        return 0
+
+    async def ask(self, agent: AgentName, stop: anyio.Event) -> Reply:
+        """Ask a harmless question in the agent's room without starting any harness, and wait for its end."""
+        reply: Reply | None = None
+
+        async def ask() -> None:
+            nonlocal reply
+            reply = await _unless(stop, lambda: self._questions.ask(agent))
+
+        await self._while_following(stop, ask)
+        return reply or Reply()
+
+    async def _while_following(self, stop: anyio.Event, work: Callable[[], Awaitable[None]]) -> None:
+        """Do this once the rooms are known; raises what made it impossible to go on."""
         since = (await self._relay.load()).token
         ready = anyio.Event()
         async with anyio.create_task_group() as tasks:
@@ -190,13 +229,11 @@ class Service:
             tasks.start_soon(self._follow_rooms, since, ready, stop)
             await _unless(stop, ready.wait)
             if not stop.is_set():
-                await self._serve_harnesses(stop)
+                await work()
             await self._relay.settle(max(0.0, min(TELL_LIMIT_S, self._ends_by - anyio.current_time())))
             tasks.cancel_scope.cancel()
-        log.info("bridge.ended")
         if self._failure is not None:
             raise self._failure
-        return 0
 
     async def _follow_rooms(self, since: SyncToken | None, ready: anyio.Event, stop: anyio.Event) -> None:
         """Without its account the bridge ends in order: what waits is answered `cancelled` first."""
@@ -209,7 +246,11 @@ class Service:
     async def _serve_harnesses(self, stop: anyio.Event) -> None:
         async with self.harnesses, anyio.create_task_group() as tasks:
             desk = Desk(
-                self._relay, self._ledger, agents=self._names, harness_uids=lambda: find_uids(self.harnesses.pids)
+                self._relay,
+                self._ledger,
+                agents=self._names,
+                harness_uids=lambda: find_uids(self.harnesses.pids),
+                questions=self._questions,
             )
             await tasks.start(control.serve, self._state_dir, desk)
             tasks.start_soon(self._start_all, stop)
@@ -275,6 +316,11 @@ def read_version() -> str:
 def new_session_id() -> SessionId:
     """A public session id: nobody can guess it, and it says nothing about the harness's own (V2-11)."""
     return SessionId(f"acps_{secrets.token_hex(8)}")
+
+
+def new_nonce() -> str:
+    """The unguessable part of one request (`Request.nonce`)."""
+    return secrets.token_hex(16)
 
 
 def read_clock() -> Millis:

@@ -172,6 +172,10 @@ class InvalidRevision(AnswerRefused):
     """The answer names another revision than the one that waits (requirements.md, AC-19)."""
 
 
+class InvalidAgent(AnswerRefused):
+    """No agent of this name has a room here."""
+
+
 class SessionNotFound(AnswerRefused):
     """No session of this id was ever started here."""
 
