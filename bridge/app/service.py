@@ -23,7 +23,7 @@ from anyio.abc import TaskStatus
 
 from bridge.acp.agent import Harnesses, Launch
 from bridge.app.desk import Desk
-from bridge.app.opening import make_client, open_account
+from bridge.app.opening import find_password, make_client, open_account
 from bridge.config import AgentSection, Config, agent_rules
 from bridge.core.errors import (
     AgentStartFailed,
@@ -93,7 +93,7 @@ class _Stop:
 
 
 async def _serve_as(config: Config, address: str, account: LoggedIn, stop: _Stop) -> int:
-    client = make_client(config, address, account)
+    client = make_client(address, account, config.saved_token_file, lambda: find_password(config))
     try:
         ledger = await SqliteLedger.open(config.ledger_file)
         try:
