@@ -135,6 +135,17 @@ def make_parser() -> argparse.ArgumentParser:
         "--token-file", metavar="FILE", help="take the access token from this file; - for standard input"
     )
     login.add_argument("--sso", action="store_true", help="log in through a browser")
+    login.add_argument(
+        "--new-device", action="store_true", help="make a new device though the token works: its keys are lost"
+    )
+    login.add_argument("--recovery-key", action="store_true", help="ask for the account's recovery key if it is needed")
+    login.add_argument(
+        "--recovery-key-file", metavar="FILE", help="take the recovery key from this file; - for standard input"
+    )
+    login.add_argument(
+        "--reset-identity", action="store_true", help="replace the account's cross-signing identity by a new one"
+    )
+    login.add_argument("--no-encryption", action="store_true", help="make no keys: encrypted rooms are not wanted")
     login.add_argument("--state-dir", type=Path, metavar="DIR", help="where to keep it; default: the config's, ./state")
     login.set_defaults(act=_login)
 
@@ -258,18 +269,20 @@ def _login(args: argparse.Namespace) -> int:
     from bridge.core.model import UserId
     from bridge.ops.login import Wish
 
-    logs.set_up(debug=args.debug)
+    logs.set_up(debug=args.debug, quiet=True)
     try:
         path = config.find(args.config, os.environ)
     except ConfigError:  # the first login comes before the config
-        loaded = password = None
+        loaded, password = None, os.environ.get(config.PASSWORD_VARIABLE)
     else:
         loaded = config.load(path)
-        password = config.read_password(loaded)
+        found = config.read_password(loaded)
+        password = found.get_secret_value() if found else None
     if args.sso and args.token_file is not None:
         raise ConfigError("Give --sso or --token-file, not both.")
-    token = _read_token(args.token_file)
-    for secret in (token, password.get_secret_value() if password else None):
+    token = _read_secret(args.token_file, "token file", "the access token", one_word=True)
+    recovery_key = _read_secret(args.recovery_key_file, "recovery key file", "the recovery key", one_word=False)
+    for secret in (token, recovery_key, password):
         logs.hide(secret or "")
     user = args.user or (loaded.matrix.user_id if loaded else None)
     state_dir: Path = args.state_dir or (loaded.state_dir if loaded else Path("state"))
@@ -279,22 +292,27 @@ def _login(args: argparse.Namespace) -> int:
             homeserver=args.homeserver or (loaded.matrix.homeserver if loaded else None),
             user_id=UserId(user) if user else None,
             access_token=token,
-            password=password.get_secret_value() if password else None,
+            password=password or None,
             by_browser=args.sso,
+            new_device=args.new_device,
+            encryption=not args.no_encryption and (loaded is None or loaded.matrix.encryption),
+            recovery_key=recovery_key,
+            ask_recovery_key=args.recovery_key,
+            reset_identity=args.reset_identity,
         )
     )
 
 
-def _read_token(name: str | None) -> str | None:
+def _read_secret(name: str | None, kind: str, what: str, *, one_word: bool) -> str | None:
     if name is None:
         return None
     try:
-        token = (sys.stdin.read() if name == "-" else Path(name).read_text()).strip()
+        secret = (sys.stdin.read() if name == "-" else Path(name).read_text()).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The token file {name} cannot be read.") from error
-    if not token or len(token.split()) > 1:
-        raise ConfigError(f"The token file {name} must hold the access token and nothing else.")
-    return token
+        raise ConfigError(f"The {kind} {name} cannot be read.") from error
+    if not secret or len(secret.split() if one_word else secret.splitlines()) > 1:
+        raise ConfigError(f"The {kind} {name} must hold {what} and nothing else.")
+    return secret
 
 
 def _pending(args: argparse.Namespace) -> int:

@@ -11,8 +11,9 @@ from typing import cast
 
 from bridge.acp.agent import Harnesses
 from bridge.app.accounts import HomeserverAccounts, find_address
+from bridge.app.opening import find_token
 from bridge.app.service import find_uids, make_launch, new_session_id, read_version
-from bridge.config import Config, read_secrets
+from bridge.config import Config
 from bridge.core.errors import CredentialsRefused, MatrixError, RequestRefused
 from bridge.core.events import Event, RoomState
 from bridge.core.model import AgentName, RoomId, UserId
@@ -96,9 +97,8 @@ def _level(levels: Mapping[str, object], key: str, otherwise: int) -> int:
 
 async def inspect(config: Config, path: Path) -> int:
     """Ask everything, and say each answer on stdout; returns the exit code."""
-    secrets = read_secrets(config)
-    token = secrets.access_token.get_secret_value() if secrets.access_token else None
     homeserver = await _find_address(config.matrix.homeserver)
+    token = await find_token(config, homeserver)
     bot = UserId(config.matrix.user_id)
     plan = Plan(
         config=path,

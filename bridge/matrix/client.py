@@ -3,7 +3,7 @@
 Above it: outbox, sync, rooms and the command line. Below it: nio's AsyncClient (0.26.0). It refuses to know what the
 events mean and when to try again.
 
-Of nio only the transport is used while rooms are not encrypted: `AsyncClient.send`, which neither repeats nor reads.
+Of nio only the transport is used: `AsyncClient.send`, which neither repeats nor reads.
 nio's own calls lose too much (matrix.md, section 3): they wait inside for as long as a server says, read 429 by half,
 report a 502 and a 200 with HTML as the same "unknown error", turn events that they do not like into `BadEvent`, forget
 the token on a soft logout and then raise something else, and skip a sync answer that they have seen before. Here every

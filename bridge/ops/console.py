@@ -7,6 +7,7 @@ import getpass
 import os
 import sys
 import termios
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -21,13 +22,21 @@ PIECE_BYTES = 4096  # the longest line that a terminal gives
 class Console:
     """Asks and tells the person at the terminal; implements `ops.login.Terminal`."""
 
+    @property
+    def present(self) -> bool:
+        """Whether somebody can be asked."""
+        return sys.stdin.isatty()
+
     def ask(self, question: str) -> str:
         """A line of text. Raises `ConfigError` without a terminal."""
         return _read(lambda: input(question))
 
     def ask_secret(self, question: str) -> str:
         """A line that is not shown. Raises `ConfigError` without a terminal."""
-        return _read(lambda: getpass.getpass(question))
+        with warnings.catch_warnings():
+            # without a terminal it reads the line that was piped in, which nobody sees either
+            warnings.simplefilter("ignore", getpass.GetPassWarning)
+            return _read(lambda: getpass.getpass(question))
 
     async def wait_for_line(self) -> str:
         """A line that is not shown, whenever it comes; may be cancelled. Raises `ConfigError` without a terminal.

@@ -6,12 +6,12 @@ Above it: app, for `login` and for the start of `run`. Below it: `Accounts`, the
 
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bridge.core.errors import ConfigError, CredentialsRefused, RequestRefused
+from bridge.core.errors import ConfigError, CredentialsRefused, MatrixError, RequestRefused
 from bridge.core.model import UserId
 from bridge.ops.credentials import Credentials, read_credentials, read_device, write_credentials, write_device
 from bridge.ops.folder import open_state_folder
@@ -115,14 +115,20 @@ class Wish:
     access_token: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     by_browser: bool = False
+    new_device: bool = False  # also where the token works: the device's keys are lost
+    encryption: bool = True
+    recovery_key: str | None = field(default=None, repr=False)
+    ask_recovery_key: bool = False
+    reset_identity: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What `login` has to go on with: the account, and the homeserver as the person names it."""
+    """What `login` has to go on with: the account, the homeserver as the person names it, the password if it was given."""
 
     homeserver: str
     account: LoggedIn
+    password: str | None = field(default=None, repr=False)
 
 
 async def log_in(
@@ -138,15 +144,17 @@ async def log_in(
     if not user_id.startswith("@") or not server:
         raise ConfigError("This is no user id; it should look like @bridge:example.org.")
     homeserver = (wish.homeserver or terminal.ask(f"Homeserver [{server}]: ") or server).rstrip("/")
+    password = wish.password
     async with connect(homeserver) as accounts:
 
         async def open_it(device_id: str | None) -> LoggedIn:
             if wish.by_browser:
                 return await _log_in_by_browser(accounts, device_id)
+            nonlocal password
             offered = await accounts.flows()
             if PASSWORD not in offered:
                 raise CredentialsRefused(f"This homeserver takes no passwords. {_suggest(offered)}")
-            password = wish.password or terminal.ask_secret(f"Password of {user_id}: ")
+            password = password or terminal.ask_secret(f"Password of {user_id}: ")
             return await log_in_by_password(accounts, user_id, password, device_id)
 
         account = await sign_in(
@@ -157,12 +165,13 @@ async def log_in(
             log_in=None if wish.access_token else open_it,
             discard=discard,
             only_given=wish.access_token is not None,
+            new_device=wish.new_device,
         )
     terminal.say(f"{user_id} is logged in as device {account.device_id or '(none)'}.")
-    return Opened(homeserver=homeserver, account=account)
+    return Opened(homeserver=homeserver, account=account, password=password)
 
 
-def show_config(wish: Wish, opened: Opened, *, encryption: bool = True) -> tuple[str, ...]:
+def show_config(wish: Wish, opened: Opened) -> tuple[str, ...]:
     """The lines for the config, once all is done."""
     return (
         f"The token is in {wish.token_file}, which only this user can read. The config needs no more than this:",
@@ -172,7 +181,7 @@ def show_config(wish: Wish, opened: Opened, *, encryption: bool = True) -> tuple
         "[matrix]",
         f"homeserver = {_quote(opened.homeserver)}",
         f"user_id = {_quote(opened.account.user_id)}",
-        *(() if encryption else ("encryption = false",)),
+        *(() if wish.encryption else ("encryption = false",)),
     )
 
 
@@ -217,6 +226,7 @@ async def sign_in(
     log_in: LogIn | None,
     discard: Callable[[], None],
     only_given: bool = False,
+    new_device: bool = False,
 ) -> LoggedIn:
     """The account by the given token, else by the kept one, renewed where it has run out, else by a login.
 
@@ -224,11 +234,14 @@ async def sign_in(
     It opens the same device again where only the token has run out; a session that the homeserver has ended took the
     device and its keys with it, so then it is a new one, and `discard` throws away what the state folder has of the old.
 
-    `only_given`: a person wants this token and no other, be it of another device.
+    `only_given`: a person wants this token and no other, be it of another device. `new_device`: they want a new device.
     """
     open_state_folder(token_file.parent)
     device_id = read_device(token_file)
-    found = await _try_tokens(accounts, token_file, access_token, only_given=only_given)
+    if new_device and not only_given:
+        found = _Nothing(device_ended=True)
+    else:
+        found = await _try_tokens(accounts, token_file, access_token, only_given=only_given)
     if isinstance(found, LoggedIn):
         account = found
         _check_account(account, user_id, token_file.parent, None if only_given and account.device_id else device_id)
@@ -241,8 +254,12 @@ async def sign_in(
             discard()
         if account.device_id:
             write_device(token_file, account.device_id)
-    if account.credentials != read_credentials(token_file):
+    before = read_credentials(token_file)
+    if account.credentials != before:
         write_credentials(token_file, account.credentials)
+    if new_device and before is not None and before.access_token != account.access_token:
+        with suppress(MatrixError):  # nobody misses it: without its keys it is of no use
+            await accounts.log_out(before.access_token)
     return account
 
 
