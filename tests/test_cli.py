@@ -41,6 +41,8 @@ class FakeApp:
 
     act: Callable[[], int] = lambda: 0
     configs: list[config.Config] = field(default_factory=list[config.Config])
+    verified: list[str | None] = field(default_factory=list[str | None])
+    listed: list[bool] = field(default_factory=list[bool])
     wishes: list[Wish] = field(default_factory=list[Wish])
     asked: list[str] = field(default_factory=list[str])
     demos: list[tuple[list[str], bool]] = field(default_factory=list[tuple[list[str], bool]])
@@ -57,6 +59,14 @@ class FakeApp:
         self.configs.append(loaded)
         self.asked.append(agent)
         return {"ending": "answered", "by": "@alice:hs", "via": "message", "event_id": "$q"}
+
+    def verify(self, loaded: config.Config, user: str | None) -> int:
+        self.verified.append(user)
+        return self.run(loaded)
+
+    def list_verified(self, loaded: config.Config, *, as_json: bool) -> int:
+        self.listed.append(as_json)
+        return self.run(loaded)
 
     def login(self, wish: Wish) -> int:
         self.wishes.append(wish)
@@ -95,7 +105,8 @@ def _put_in_place(monkeypatch: pytest.MonkeyPatch, package: ModuleType, name: st
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
     fake = FakeApp()
-    _put_in_place(monkeypatch, bridge, "app", run=fake.run, check=fake.check, login=fake.login, ask=fake.ask)
+    names = {name: getattr(fake, name) for name in ("run", "check", "login", "ask", "verify", "list_verified")}
+    _put_in_place(monkeypatch, bridge, "app", **names)
     _put_in_place(monkeypatch, bridge.demo, "play", run=fake.play)
     return fake
 
@@ -135,7 +146,7 @@ def test_help_and_version_import_nothing_heavy(word: str) -> None:
 def test_the_package_runs_as_a_module() -> None:
     done = _run_python("-m", "bridge", "--help")
     assert done.returncode == 0
-    commands = ("run", "demo", "login", "check", "pending", "history", "answer")
+    commands = ("run", "demo", "login", "check", "verify", "pending", "history", "answer")
     assert [name for name in commands if f"\n    {name} " not in done.stdout] == []
 
 
@@ -481,3 +492,25 @@ def test_the_session_of_an_answer_can_be_named(capsys: pytest.CaptureFixture[str
 def test_what_is_no_request_id_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["answer", "12", "allow_once"]) == 2
     assert "`pending`" in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------------------------- verify
+
+
+@pytest.mark.parametrize(("words", "user"), [([], None), (["@amy:hs"], "@amy:hs")])
+def test_verify_is_about_one_person_or_whoever_asks(app: FakeApp, words: list[str], user: str | None) -> None:
+    assert cli.main(["verify", *words]) == 0
+    assert app.verified == [user]
+
+
+@pytest.mark.parametrize(("words", "as_json"), [(["--list"], False), (["--list", "--json"], True)])
+def test_verify_lists_who_is_pinned(app: FakeApp, words: list[str], as_json: bool) -> None:
+    assert cli.main(["verify", *words]) == 0
+    assert app.listed == [as_json]
+    assert app.verified == []
+
+
+@pytest.mark.parametrize("words", [["--json"], ["--list", "@amy:hs"]])
+@pytest.mark.usefixtures("app")
+def test_options_of_verify_that_contradict_each_other_end_with_2(words: list[str]) -> None:
+    assert cli.main(["verify", *words]) == 2

@@ -11,7 +11,7 @@ from bridge.core.model import Ending, Reason, Via
 from bridge.store import records
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/history.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/history.md", "docs/verification.md")
 SECTIONS = {
     "## At the top": config.Config,
     "## `[matrix]`": config.MatrixSection,

@@ -169,7 +169,7 @@ async def verify_as(
         pinned=pin,
         clock=read_clock,
     )
-    rooms = [await _find_room(client, room) for room in plan.rooms]
+    rooms = [await find_room(client, room) for room in plan.rooms]
     visit = Visit(client, encryption, verifications, rooms=rooms, mail=mail, patience=patience)
     try:
         async with anyio.create_task_group() as tasks:
@@ -234,7 +234,8 @@ async def _begin(
     )
 
 
-async def _find_room(client: Client, room: str) -> RoomId:
+async def find_room(client: Client, room: str) -> RoomId:
+    """The id of a room that the config names by id or alias. Raises `ConfigError` where there is none."""
     if not room.startswith("#"):
         return RoomId(room)
     try:

@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar
 import anyio
 import structlog
 
-from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, MatrixError, RateLimited
+from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, MatrixError, RateLimited, RequestRefused
 from bridge.core.model import EventId, JsonObject, RoomId, SyncToken, TransactionId, UserId
 from bridge.matrix import events
 from bridge.matrix.client import Client, SyncBatch
@@ -107,7 +107,7 @@ class Visit:
     async def run(self, *, ready: anyio.Event) -> NoReturn:
         """Follow until cancelled; `ready` is set once what waited for us was handed on.
 
-        Raises `CredentialsRefused` when the account's token does not count any more.
+        Raises `CredentialsRefused` and `RequestRefused`, which trying again does not change.
         """
         since: SyncToken | None = None
         failures = 0
@@ -123,7 +123,7 @@ class Visit:
                 since, failures = batch.next_batch, 0
                 ready.set()
                 await self._sealing.tidy()
-            except CredentialsRefused:
+            except (CredentialsRefused, RequestRefused):  # somebody waits at the terminal, and it will not change
                 raise
             except MatrixError as error:
                 failures += 1
