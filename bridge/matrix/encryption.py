@@ -142,7 +142,9 @@ class Encryption:
 
     async def open(self, room: RoomId, source: Source) -> Unsealed:
         """Decrypt one event, and say how it is vouched for."""
-        sender = events.sender(source) or UserId("")
+        sender = events.sender(source)
+        if sender is None:
+            return Shut(Why.NEVER)
         found = self._machine.decrypt(room, source)
         if isinstance(found, Deciphered) and self._is_in_doubt(sender, found):
             try:

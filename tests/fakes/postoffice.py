@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
-from bridge.core.errors import MatrixError, RequestRefused
+from bridge.core.errors import HomeserverUnreachable, MatrixError, RequestRefused
 from bridge.core.model import RoomId, UserId
 from bridge.matrix.client import Client
 from bridge.matrix.crypto.machine import ENCRYPTED, Machine
@@ -30,6 +30,7 @@ class PostOffice:
         self.unanswered: set[str] = set()  # users whose own homeserver is away
         self.calls: Counter[str] = Counter()
         self.faults: defaultdict[str, list[MatrixError]] = defaultdict(list)  # by operation, one a call
+        self.lost: Counter[str] = Counter()  # how many calls of this operation are carried out and their answers lost
         self.gates: dict[str, Callable[[], Awaitable[object]]] = {}  # waited for before a call of this operation
 
     def upload(self, user: str, device: str, body: Mapping[str, Any]) -> Json:
@@ -120,13 +121,21 @@ class _Client:
         self, _method: str, *parts: str, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
     ) -> Json:
         assert query is None
-        office, said = self._office, cast("Json", body)
+        office = self._office
         operation = parts[1] if parts[0] == "keys" else parts[0]
         office.calls[operation] += 1
         if gate := office.gates.get(operation):
             await gate()
         if office.faults[operation]:
             raise office.faults[operation].pop(0)
+        answer = self._carry_out(operation, parts, cast("Json", body))
+        if office.lost[operation]:
+            office.lost[operation] -= 1
+            raise HomeserverUnreachable("The answer was lost.", perhaps_done=True)
+        return answer
+
+    def _carry_out(self, operation: str, parts: tuple[str, ...], said: Json) -> Json:
+        office = self._office
         match operation:
             case "upload":
                 return office.upload(self.user_id, self._device, said)
