@@ -11,9 +11,10 @@ from heapq import nsmallest
 from bridge.core.attempts import Attempt, ask_to_confirm, decide, is_approver, may_answer, take, tell, tell_late
 from bridge.core.changes import StoreUnseen
 from bridge.core.effects import Conversation
-from bridge.core.events import Reacted, Said
+from bridge.core.events import Reacted, Said, Voted
 from bridge.core.messages import WhichPrompt, WrongNumber
 from bridge.core.model import Meaning, Option, Phase, Request, RoomId, UserId, Via
+from bridge.core.polls import read_vote
 from bridge.core.replies import Fits, choose, command, confirms, has_form, is_lone_number, is_nothing, split_number
 from bridge.core.state import Entry, Room, Shown, Step
 
@@ -207,6 +208,28 @@ def _weigh_reaction(step: Step, reacted: Reacted, entry: Entry, shown: Shown) ->
     if not isinstance(option, Option) or not may_answer(step, entry, attempt):
         return
     if request.phase is not Phase.PENDING or shown.revision != request.revision:
+        tell_late(step, entry, shown.revision, attempt, option)
+    else:
+        take(step, entry, option, attempt)
+
+
+def vote(step: Step, voted: Voted) -> None:
+    """A vote of somebody else. One that names no single answer of the poll, or stands under anything else, is nothing."""
+    if voted.exposed:
+        return
+    shown = step.state.shown.get(voted.target)
+    entry = step.state.entries.get(shown.request_id) if shown else None
+    if shown is not None and entry is not None and shown.poll and entry.request.room == voted.room:
+        _weigh_vote(step, voted, entry, shown)
+    _note_presence(step, voted.room, voted.sender)
+
+
+def _weigh_vote(step: Step, voted: Voted, entry: Entry, shown: Shown) -> None:
+    option = read_vote(entry.request, shown.revision, voted.answers)
+    attempt = Attempt(sender=voted.sender, via=Via.POLL, event_id=voted.event_id, under=voted.target)
+    if option is None or not may_answer(step, entry, attempt):
+        return
+    if entry.request.phase is not Phase.PENDING or shown.revision != entry.request.revision:
         tell_late(step, entry, shown.revision, attempt, option)
     else:
         take(step, entry, option, attempt)

@@ -7,7 +7,7 @@ is what the caller says it is: `at`, in Unix milliseconds.
 
 from dataclasses import replace
 
-from bridge.core import answers, endings, posting, receipts
+from bridge.core import answers, endings, polls, posting, receipts
 from bridge.core.changes import Priority, Snapshot, StoreAsked, StoreSession, StoreSessionEnd
 from bridge.core.effects import CancelTurn, CloseSession, Effect, Log, Respond, Send, WakeAt, Withhold
 from bridge.core.endings import Cause
@@ -82,6 +82,7 @@ def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effe
     work = Step(state, at)
     unsent = {out.request_id: out.transaction_id for out in found.outgoing if out.priority is Priority.PROMPT}
     for request in found.closed:
+        _recover_polls(work, work.state.entries[request.request_id], found)
         transaction_id = unsent.get(request.request_id)
         if transaction_id is not None and request.event_id is None:
             work.put(replace(work.state.entries[request.request_id], transaction_id=transaction_id))
@@ -95,6 +96,7 @@ def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effe
             work.show(request.event_id, Shown(request.request_id, request.revision))
         elif entry.transaction_id is not None:
             work.leave(entry.transaction_id, Leaving(request.request_id, request.revision))
+        entry = _recover_polls(work, entry, found)
         work.wait(entry)
         if request.phase is Phase.DECIDED:
             work.settle(entry)
@@ -102,6 +104,13 @@ def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effe
     for session_id, _agent in found.sessions:
         _end_session(work, session_id, "bridge_restarted")
     return work.state, [effect for effect in work.effects if not isinstance(effect, Withhold)]
+
+
+def _recover_polls(work: Step, entry: Entry, found: Snapshot) -> Entry:
+    request_id = entry.request.request_id
+    known = [event_id for asked, event_id in found.polls if asked == request_id]
+    leaving = [out.transaction_id for out in found.outgoing if out.request_id == request_id]
+    return polls.recover_polls(work, entry, known, [each for each in leaving if each.endswith(polls.SUFFIX)])
 
 
 def waiting_of(state: State, agent: AgentName) -> tuple[Request, ...]:
@@ -140,7 +149,7 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
         case Reacted():
             answers.react(work, event)
         case Voted():
-            pass
+            answers.vote(work, event)
         case Locked() | StillLocked() | Unlocked() | Verified() | RoomMoved():
             pass
         case Redacted():
@@ -256,6 +265,7 @@ def _ask(work: Step, event: Asked) -> None:
         expires_at=Millis(work.at + agent.expires_after),
         style=agent.prompt_style,
         mentions=tuple(sorted(agent.approvers)) if agent.mentions else (),
+        nonce=event.nonce,
     )
     entry = Entry(request=request)
     work.do(StoreAsked(request=request, record=event.record, raw=event.raw))

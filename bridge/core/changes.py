@@ -234,3 +234,4 @@ class Snapshot:
     locked: tuple[StoreLocked, ...] = ()  # oldest first
     pins: tuple[tuple[UserId, str], ...] = ()
     moved: tuple[tuple[RoomId, RoomId], ...] = ()  # old, new; oldest first
+    polls: tuple[tuple[RequestId, EventId], ...] = ()  # polls of `open` that stand in their rooms and were not ended

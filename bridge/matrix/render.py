@@ -165,6 +165,18 @@ def summarise_replaced(request: Request) -> str:
     return f"{_asked(request)}. {REPLACED}"
 
 
+def render_poll_question(request: Request) -> str:
+    """What a poll asks: the prompt that it stands beside, by number and title."""
+    return f"Permission needed ({_name(request)}): {show_title(request)}"
+
+
+def render_poll_end(request: Request) -> str:
+    """How a poll ended: as its prompt did, or because a newer message asks now."""
+    if request.decision is None:
+        return f"This poll is closed. {_name(request)} is asked anew; please answer the newer message."
+    return f"{_asked(request)}: {show_title(request)}. {tell_ending(request)}"
+
+
 def tell_ending(request: Request) -> str:
     """How a request ended, in one line: who chose what, or why nobody did; and whether it reached the agent."""
     decision = request.decision

@@ -26,8 +26,8 @@ from bridge.core.effects import (
     WakeAt,
     Withhold,
 )
-from bridge.core.events import Composed, Event, Reacted, Said, SendFailed, Sent, TooLarge, TurnCancelled
-from bridge.core.messages import AgentStatus, Message, Prompt, Status
+from bridge.core.events import Composed, Event, Reacted, Said, SendFailed, Sent, TooLarge, TurnCancelled, Voted
+from bridge.core.messages import AgentStatus, Message, Poll, Prompt, Status
 from bridge.core.model import EventId, Millis, RoomId, Rules, TransactionId
 from bridge.core.ports import Envelope, Outgoing, Rooms
 from bridge.core.state import State
@@ -91,7 +91,7 @@ class Weighing:
         """What is to be stored, and what is to be done after that. A room event in `taken` counts no more."""
         work = Work()
         for event in events:
-            if isinstance(event, Said | Reacted):
+            if isinstance(event, Said | Reacted | Voted):
                 if event.event_id in taken or event.event_id in work.taken:
                     continue
                 work.taken.append(event.event_id)
@@ -104,7 +104,7 @@ class Weighing:
     def _step(self, event: Event, work: Work) -> None:
         self._state, effects = broker.step(self.state, event, self._clock())
         self._turns, more = turns.step(self._turns, event)
-        if isinstance(event, Said | Reacted) and (effects or more):
+        if isinstance(event, Said | Reacted | Voted) and (effects or more):
             work.changes.append(StoreTaken(event_id=event.event_id))
         self._expand([*effects, *more], work)
 
@@ -170,7 +170,7 @@ class Weighing:
     ) -> list[tuple[Outgoing, Envelope]]:
         """The events that say this, each with a transaction id of its own."""
         base = transaction_id or TransactionId(f"n/{self._new_token()}")
-        request = message.request if isinstance(message, Prompt) else None
+        request = message.request if isinstance(message, Prompt | Poll) else None
         return [
             (
                 Outgoing(
