@@ -1,6 +1,6 @@
 """The config file: TOML in, frozen models or plain sentences out (interface.md, Config).
 
-Above it: app and the command line. Below it: the core's nouns. It opens nothing but the config file and the files of
+Above it: app and the command line. Below it: values, the core's nouns. It opens nothing but the config file and the files of
 secrets that it names, and no sentence of it repeats a value that could be a secret.
 """
 
@@ -14,128 +14,28 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
     StrictBool,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
+from bridge import values
 from bridge.core import model
 from bridge.core.errors import ConfigError
-from bridge.core.model import ENDLESS_MS, LocalAnswers, Millis, PolicyName, PromptStyle
+from bridge.core.model import ENDLESS_MS, LocalAnswers, PolicyName, PromptStyle, Trust
 
 PATH_VARIABLE = "ACP_MATRIX_BRIDGE_CONFIG"
-TOKEN_VARIABLE = "ACP_MATRIX_BRIDGE_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
-PASSWORD_VARIABLE = "ACP_MATRIX_BRIDGE_PASSWORD"  # noqa: S105 - the name of a variable
+TOKEN_VARIABLE, PASSWORD_VARIABLE = values.TOKEN_VARIABLE, values.PASSWORD_VARIABLE
 SYSTEM_PATH = Path("/etc/acp-matrix-bridge/config.toml")
 SAVED_TOKEN_NAME = "access_token"  # noqa: S105 - the name of the file that `login` leaves in the state folder
 LEDGER_NAME = "ledger.db"
 
-ID_LIMIT_BYTES = 255  # Matrix: no user id, room id or alias is longer
 _WRITTEN_SECRETS = frozenset({"access_token", "password", "token"})
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _fault(sentence: str, *, key: str = "") -> PydanticCustomError:
-    """What is wrong with a value, or with the `key` below it."""
-    return PydanticCustomError("bridge_fault", "{sentence}", {"sentence": sentence, "key": key})
-
-
-def _check_user_id(value: str) -> str:
-    if any(mark in value for mark in "*?"):
-        raise _fault("must be an exact user id such as @alice:example.org; patterns are not taken")
-    if not re.fullmatch(r"@[^\s:]+:[^\s@]+", value) or len(value.encode()) > ID_LIMIT_BYTES:
-        raise _fault("must be a full user id such as @alice:example.org")
-    return value
-
-
-def _check_room(value: str) -> str:
-    # Room ids are opaque: those of room version 12 have no server part. An alias always has one.
-    if not re.fullmatch(r"![^\s]+|#[^\s:]+:[^\s]+", value) or len(value.encode()) > ID_LIMIT_BYTES:
-        raise _fault("must be a room id such as !abc:example.org or an alias such as #agents:example.org")
-    return value
-
-
-def _check_homeserver(value: str) -> str:
-    # No user, path, query or fragment: an address with a password in it would end up in logs.
-    if re.fullmatch(r"(https?://)?([A-Za-z0-9.\-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/*", value):
-        return value.rstrip("/")
-    raise _fault("must be an address such as https://matrix.example.org or a server name such as example.org")
-
-
-def _read_span(value: object) -> object:
-    if value == "never":
-        return ENDLESS_MS
-    match = re.fullmatch(r"([1-9][0-9]{0,9})([smhd])", value) if isinstance(value, str) else None
-    if match is None:
-        raise _fault('must be "never" or a span such as "90s", "15m", "24h" or "2d"')
-    span = int(match[1]) * _UNIT_MS[match[2]]
-    if span > ENDLESS_MS:
-        raise _fault('is longer than 24 days and 20 hours, the longest that a request may wait; write "never" for that')
-    return span
-
-
-def _read_local_answers(value: object) -> object:
-    if isinstance(value, bool):
-        return LocalAnswers.OTHER_USERS if value else LocalAnswers.OFF
-    if value == "same-user":
-        return LocalAnswers.SAME_USER
-    raise _fault('must be false, true or "same-user"')
-
-
-def _read_policy(value: object) -> object:
-    if value not in tuple(PolicyName):
-        raise _fault("is refused: invalid_permission_policy; it must be ask, allow_all or reject_all")
-    return value
-
-
-def _check_command(value: tuple[str, ...]) -> tuple[str, ...]:
-    if not value or not value[0] or any("\0" in word for word in value):
-        raise _fault('must name a program, such as ["claude-agent-acp"]')
-    return value
-
-
-def _check_env(value: dict[str, str]) -> dict[str, str]:
-    if any(not name or "=" in name or "\0" in name + text for name, text in value.items()):
-        raise _fault("holds a name or a value that no environment can hold")
-    return value
-
-
-def _check_pass_env(value: tuple[str, ...]) -> tuple[str, ...]:
-    for name in value:
-        if name in {TOKEN_VARIABLE, PASSWORD_VARIABLE}:
-            raise _fault("would hand the bridge's own secrets to the agent; leave the variable out")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise _fault("must list names of variables, such as ANTHROPIC_API_KEY")
-    return value
-
-
-def _check_agent_name(value: str) -> str:
-    if re.fullmatch(r"[a-z0-9][a-z0-9_-]*", value):
-        return value
-    raise _fault("is no name for an agent: small letters, digits, - and _ only, a letter or digit first")
-
-
-def _resolve_path(value: Path, info: ValidationInfo) -> Path:
-    folder = cast("Mapping[str, Path]", info.context or {}).get("folder", Path.cwd())
-    return folder / value.expanduser()
-
-
-def _check_absolute(value: Path) -> Path:
-    if not value.is_absolute():
-        raise _fault("must be an absolute path, one that begins with /")
-    return value
-
-
-UserIdText = Annotated[str, AfterValidator(_check_user_id)]
-ResolvedPath = Annotated[Path, AfterValidator(_resolve_path)]  # a relative one lies beside the config file
 
 
 class _Section(BaseModel):
@@ -145,52 +45,65 @@ class _Section(BaseModel):
 class MatrixSection(_Section):
     """`[matrix]`: which account the bridge speaks as."""
 
-    homeserver: Annotated[str, AfterValidator(_check_homeserver)]
-    user_id: UserIdText
-    access_token_file: ResolvedPath | None = None
-    password_file: ResolvedPath | None = None
+    homeserver: values.HomeserverText
+    user_id: values.UserIdText
+    access_token_file: values.ResolvedPath | None = None
+    password_file: values.ResolvedPath | None = None
     encryption: StrictBool = True
+    follow_upgrades: StrictBool = False
 
 
 class AgentSection(_Section):
     """`[agents.NAME]`: one harness, its room, and who may answer it."""
 
-    command: Annotated[tuple[str, ...], AfterValidator(_check_command)]
-    cwd: Annotated[Path, AfterValidator(_check_absolute)] | None = None
-    env: Annotated[dict[str, str], AfterValidator(_check_env), Field(repr=False)] = {}
-    pass_env: Annotated[tuple[str, ...], AfterValidator(_check_pass_env)] = ()
-    room: Annotated[str, AfterValidator(_check_room)] | None = None
-    approvers: tuple[UserIdText, ...] = ()
-    users: tuple[UserIdText, ...] | None = None
-    policy: Annotated[PolicyName, BeforeValidator(_read_policy)] = PolicyName.ASK
+    command: values.Command
+    cwd: values.AbsolutePath | None = None
+    env: values.Environment = {}
+    pass_env: values.VariableNames = ()
+    room: values.RoomText | None = None
+    approvers: tuple[values.UserIdText, ...] = ()
+    users: tuple[values.UserIdText, ...] | None = None
+    policy: values.Policy = PolicyName.ASK
     mode: Annotated[str, Field(min_length=1)] | None = None
     auth_method: Annotated[str, Field(min_length=1)] | None = None
-    local_answers: Annotated[LocalAnswers, BeforeValidator(_read_local_answers)] = LocalAnswers.OFF
-    expires_after: Annotated[Millis, BeforeValidator(_read_span)] = ENDLESS_MS
+    local_answers: values.WhoAnswersLocally = LocalAnswers.OFF
+    expires_after: values.Span = ENDLESS_MS
     prompt_style: PromptStyle = PromptStyle.FULL
     reactions: StrictBool = True
     mentions: Literal["approvers", "none"] = "approvers"
     listen: Literal["all", "mention"] | None = None  # None: by the number of people in the room (rule 16)
+    trust: Trust = Trust.CROSS_SIGNED
+    strict: StrictBool = False
+    polls: StrictBool = False
 
     @model_validator(mode="after")
     def _somebody_may_answer(self) -> Self:
         if self.policy is PolicyName.ASK and not self.approvers:
-            raise _fault('is empty: under policy "ask" somebody must be allowed to answer', key="approvers")
+            raise values.fault('is empty: under policy "ask" somebody must be allowed to answer', key="approvers")
+        return self
+
+    @model_validator(mode="after")
+    def _a_strict_answer_has_a_number_to_name(self) -> Self:
+        if self.strict and self.prompt_style is PromptStyle.BRIEF:
+            sentence = (
+                'is refused beside prompt_style = "brief": a brief prompt shows no number, and only that would count'
+            )
+            raise values.fault(sentence, key="strict")
         return self
 
 
 class Config(_Section):
     """The whole file, checked."""
 
-    state_dir: ResolvedPath
+    state_dir: values.ResolvedPath
     matrix: MatrixSection
-    agents: Annotated[dict[Annotated[str, AfterValidator(_check_agent_name)], AgentSection], Field(min_length=1)]
+    agents: Annotated[dict[values.AgentNameText, AgentSection], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _the_bot_never_answers(self) -> Self:
         for name, agent in self.agents.items():
             if self.matrix.user_id in agent.approvers:
-                raise _fault("lists the bridge's own id, which never answers", key=f"agents.{name}.approvers")
+                raise values.fault("lists the bridge's own id, which never answers", key=f"agents.{name}.approvers")
         return self
 
     @property
@@ -212,6 +125,11 @@ class Config(_Section):
         for name, agent in self.agents.items():
             if agent.room is None and agent.policy is not PolicyName.REJECT_ALL:
                 found.append(f"agents.{name} has no room: what would be asked there is answered as cancelled.")
+            if agent.trust is Trust.ANY:
+                found.append(
+                    f'agents.{name}.trust is "any": in an encrypted room whoever runs a homeserver can add a device to an'
+                    " account there, and so answer as its owner."
+                )
             found += [
                 f"agents.{name}.approvers lists {user}, which looks like a bot: a program would approve."
                 for user in agent.approvers
@@ -235,6 +153,9 @@ def agent_rules(name: str, section: AgentSection, room: model.RoomId | None) -> 
         listen=model.Listen(section.listen or "auto"),
         expires_after=section.expires_after,
         local_answers=section.local_answers,
+        trust=section.trust,
+        strict=section.strict,
+        polls=section.polls,
     )
 
 

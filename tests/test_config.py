@@ -17,6 +17,7 @@ from bridge.core.model import (
     PolicyName,
     PromptStyle,
     RoomId,
+    Trust,
     UserId,
 )
 
@@ -57,13 +58,15 @@ def test_the_smallest_config_gets_the_defaults_of_the_interface(tmp_path: Path) 
     assert (agent.policy, agent.expires_after, agent.prompt_style) == (PolicyName.ASK, ENDLESS_MS, PromptStyle.FULL)
     assert (agent.reactions, agent.mentions, agent.local_answers) == (True, "approvers", LocalAnswers.OFF)
     assert (agent.listen, agent.mode, agent.cwd, agent.room) == (None, None, None, None)
+    assert (agent.trust, agent.strict, agent.polls) == (Trust.CROSS_SIGNED, False, False)
+    assert not load(tmp_path).matrix.follow_upgrades
 
 
 def test_what_the_core_decides_by_is_made_of_an_agents_section(tmp_path: Path) -> None:
     section = load_agent(
         tmp_path,
         'policy = "allow_all"\nprompt_style = "brief"\nreactions = false\nmentions = "none"\nlisten = "mention"\n'
-        'expires_after = "90s"\nlocal_answers = true\nusers = ["@bo:hs"]',
+        'expires_after = "90s"\nlocal_answers = true\nusers = ["@bo:hs"]\ntrust = "pinned"\npolls = true',
     )
     assert Agent(
         name=AgentName("claude"),
@@ -77,7 +80,13 @@ def test_what_the_core_decides_by_is_made_of_an_agents_section(tmp_path: Path) -
         listen=Listen.MENTION,
         expires_after=90_000,  # pyright: ignore[reportArgumentType] - a number of milliseconds
         local_answers=LocalAnswers.OTHER_USERS,
+        trust=Trust.PINNED,
+        polls=True,
     ) == config.agent_rules("claude", section, RoomId("!r"))
+
+
+def test_a_strict_agent_is_strict(tmp_path: Path) -> None:
+    assert config.agent_rules("claude", load_agent(tmp_path, "strict = true"), None).strict
 
 
 def test_approvers_may_prompt_the_agent_where_no_users_are_named(tmp_path: Path) -> None:
@@ -148,6 +157,13 @@ def test_a_homeserver_is_an_address_or_a_server_name(homeserver: str, tmp_path: 
         ('users = ["amy"]', "users must be a full user id such as @alice:example.org."),
         ('users = ["@amy"]', "users must be a full user id such as @alice:example.org."),
         ('users = "@amy:hs"', 'users must be a list, such as ["…"].'),
+        ('trust = "verified"', 'trust must be "any", "cross_signed" or "pinned".'),
+        ("strict = 1", "strict must be true or false, without quotes."),
+        ("polls = 1", "polls must be true or false, without quotes."),
+        (
+            'strict = true\nprompt_style = "brief"',
+            'strict is refused beside prompt_style = "brief": a brief prompt shows no number, and only that would count.',
+        ),
         ('mode = ""', "mode is empty; leave the key out instead."),
         ('env = { "A=B" = "c" }', "env holds a name or a value that no environment can hold."),
         ("env = { A = 5 }", "env.A must be a text in quotes."),
@@ -284,6 +300,11 @@ def test_a_person_is_not_taken_for_a_bot(user: str, tmp_path: Path) -> None:
 def test_a_token_that_travels_unencrypted_is_warned_about(homeserver: str, count: int, tmp_path: Path) -> None:
     text = SMALLEST.replace("https://hs", homeserver) + 'room = "!r"'
     assert count == len(load(tmp_path, text).warnings)
+
+
+def test_trust_in_any_device_is_warned_about(tmp_path: Path) -> None:
+    (warning,) = load(tmp_path, SMALLEST + 'room = "!r"\ntrust = "any"\n').warnings
+    assert warning.startswith('agents.claude.trust is "any": in an encrypted room')
 
 
 def test_an_agent_without_a_room_is_warned_about(tmp_path: Path) -> None:

@@ -40,5 +40,5 @@ def test_what_is_said_to_be_the_default_is_the_default(tmp_path: Path) -> None:
     for line in shown:
         text = text.replace(f"# {line}", line)
     path.write_text(text)
-    assert len(shown) == 7
+    assert len(shown) == 11
     assert config.load(EXAMPLE) == config.load(path)

@@ -187,7 +187,7 @@ class Service:
 
     async def run(self, stop: anyio.Event) -> int:
         """Serve until `stop`; raises what made it impossible to go on."""
-        since = await self._relay.load()
+        since = (await self._relay.load()).token
         ready = anyio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._relay.run)

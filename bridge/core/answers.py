@@ -1,6 +1,7 @@
 """Whether something that a person did is an answer, to which request, and what they are told if it is not.
 
-Above it: broker. Below it: replies (what a text says), attempts (what an attempt does). Rules 13 to 16 of design.md.
+Above it: broker. Below it: replies (what a text says), attempts (what an attempt does), trusting (from which device), locked (which
+could not be read at once). Rules 13 to 16 of design.md.
 Whatever is not clearly an answer to one request decides nothing; it is refused aloud where it was clearly meant as one, and
 is conversation where it was not.
 """
@@ -8,12 +9,24 @@ is conversation where it was not.
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 
-from bridge.core.attempts import Attempt, ask_to_confirm, decide, is_approver, may_answer, take, tell, tell_late
+from bridge.core import trusting
+from bridge.core.attempts import (
+    Attempt,
+    ask_to_confirm,
+    decide,
+    is_approver,
+    is_from_accepted_device,
+    may_answer,
+    take,
+    tell,
+    tell_late,
+)
 from bridge.core.changes import StoreUnseen
 from bridge.core.effects import Conversation
 from bridge.core.events import Reacted, Said, Voted
-from bridge.core.messages import WhichPrompt, WrongNumber
-from bridge.core.model import Meaning, Option, Phase, Request, RoomId, UserId, Via
+from bridge.core.locked import stood, stood_prompt
+from bridge.core.messages import NeedsNumber, WhichPrompt, WrongNumber
+from bridge.core.model import AgentName, Meaning, Option, Phase, Request, RoomId, UserId, Via
 from bridge.core.polls import read_vote
 from bridge.core.replies import Fits, choose, command, confirms, has_form, is_lone_number, is_nothing, split_number
 from bridge.core.state import Entry, Room, Shown, Step
@@ -33,17 +46,19 @@ class Aim:
 
 def hear(step: Step, said: Said) -> None:
     """A text message of somebody else in a bound room."""
-    room = step.room(said.room)
+    if not trusting.is_heard(step, said):
+        return
     if not is_nothing(said.text):
-        _weigh(step, said, room)
-    _note_presence(step, said.room, said.sender)
+        _weigh(step, said, step.room(said.room))
+    if said.event_id not in step.state.locked:
+        _note_presence(step, said.room, said.sender)
 
 
 def _weigh(step: Step, said: Said, room: Room) -> None:
     number, rest = split_number(said.text)
     aims = _find_aims(step, said)
     if command(said.text) is not None:
-        step.do(Conversation(said))
+        _converse(step, said)
     elif len({aim.entry.request.request_id for aim in aims}) > 1:
         _ask_which(step, said, [aim.entry for aim in aims])
     elif aims:
@@ -51,7 +66,7 @@ def _weigh(step: Step, said: Said, room: Room) -> None:
     elif number is not None:
         _weigh_numbered(step, said, room, number, rest)
     elif said.targets:
-        step.do(Conversation(said))
+        _converse(step, said)
     else:
         _weigh_bare(step, said, room)
 
@@ -76,26 +91,34 @@ def _weigh_aimed(step: Step, said: Said, aim: Aim, number: int | None, rest: str
         if may_answer(step, entry, attempt):
             tell(step, said.room, WrongNumber(request, number, said.event_id))
     elif aim.shown.confirmation:
-        _weigh_confirmation(step, said, aim, rest)
+        _weigh_confirmation(step, said, aim, number, rest)
     elif request.phase is not Phase.PENDING:
         _weigh_late(step, said, entry, rest)
     elif not may_answer(step, entry, attempt):
         return
     elif aim.shown.revision != request.revision:
         tell_late(step, entry, aim.shown.revision, attempt, None)
+    elif not stood_prompt(step, said.event_id, entry):
+        _ask_which(step, said, [entry])
+    elif request.strict and number is None:  # whoever carries the message can change what it replies to
+        tell(step, said.room, NeedsNumber(request, said.sender, said.event_id))
     else:
         take(step, entry, choose(rest, request.options), attempt)
 
 
-def _weigh_confirmation(step: Step, said: Said, aim: Aim, rest: str) -> None:
+def _weigh_confirmation(step: Step, said: Said, aim: Aim, number: int | None, rest: str) -> None:
     """A reply to the question of rule 10: only the person who chose, with the option's whole name or `confirm`."""
     entry, request, attempt = aim.entry, aim.entry.request, _attempt(said)
     asked = next((c for c in entry.confirmations if c.event_id in said.targets), None)
     if request.phase is not Phase.PENDING or asked is None:
         if may_answer(step, entry, attempt):
             tell_late(step, entry, aim.shown.revision, attempt, None)
-    elif said.sender != asked.sender:
-        may_answer(step, entry, attempt)
+    elif not may_answer(step, entry, attempt) or said.sender != asked.sender:
+        return
+    elif not stood(step, said.event_id, asked.place):
+        _ask_which(step, said, [entry])
+    elif request.strict and number is None:
+        tell(step, said.room, NeedsNumber(request, said.sender, said.event_id))
     elif confirms(rest, asked.option):
         decide(step, entry, asked.option, attempt)
     else:
@@ -110,7 +133,7 @@ def _weigh_late(step: Step, said: Said, entry: Entry, rest: str) -> None:
     """It points at a request that is decided: an attempt is told how it ended, other words go to its agent."""
     fits = choose(rest, entry.request.options)
     if fits is Fits.NONE and rest and not is_lone_number(rest):
-        step.do(Conversation(said, entry.request.agent))
+        _converse(step, said, entry.request.agent)
     elif may_answer(step, entry, _attempt(said)):
         option = fits if isinstance(fits, Option) else None
         tell_late(step, entry, entry.request.revision, _attempt(said), option)
@@ -123,12 +146,14 @@ def _weigh_numbered(step: Step, said: Said, room: Room, number: int, rest: str) 
         if room.waiting and (not rest or is_lone_number(rest) or _fits_any(room, rest)):
             _refuse_number(step, said, room)
         else:
-            step.do(Conversation(said))
+            _converse(step, said)
     elif _speaks_of_another(said, entry.request):
         return
     elif entry.request.phase is not Phase.PENDING:
         _weigh_late(step, said, entry, rest)
-    elif said.targets or not entry.request.placed:  # it points at something else, or was written before the prompt
+    elif said.targets or not _is_placed(
+        step, said, entry
+    ):  # it points at something else, or was written before the prompt
         _ask_which(step, said, [entry])
     elif may_answer(step, entry, _attempt(said)):
         take(step, entry, choose(rest, entry.request.options) if rest else Fits.NONE, _attempt(said))
@@ -158,7 +183,7 @@ def _weigh_bare(step: Step, said: Said, room: Room) -> None:
     if not room.waiting:
         _weigh_after_the_last(step, said, room)
     elif not (is_lone_number(said.text) or _fits_any(room, said.text)):
-        step.do(Conversation(said))
+        _converse(step, said)
     elif len(room.waiting) > 1:
         _ask_which_waits(step, said, room)
     else:
@@ -170,8 +195,12 @@ def _weigh_bare_for(step: Step, said: Said, room: Room, entry: Entry) -> None:
     request = entry.request
     if _speaks_of_another(said, request) or not may_answer(step, entry, _attempt(said)):
         return
-    if _closed_within(step, room, JUST_CLOSED_MS) or said.sender in room.unseen or not request.placed:
+    late = step.state.locked.get(said.event_id)
+    unseen = said.sender in room.unseen or (late is not None and late.unseen)
+    if _closed_within(step, said, room, JUST_CLOSED_MS) or unseen or not _is_placed(step, said, entry):
         _ask_which(step, said, [entry])
+    elif request.strict:
+        tell(step, said.room, NeedsNumber(request, said.sender, said.event_id))
     else:
         take(step, entry, choose(said.text, request.options), _attempt(said))
 
@@ -184,12 +213,13 @@ def _weigh_after_the_last(step: Step, said: Said, room: Room) -> None:
     if (
         entry is not None
         and isinstance(fits, Option)
-        and _closed_within(step, room, TOLD_LATE_MS)
+        and _closed_within(step, said, room, TOLD_LATE_MS)
         and is_approver(step, entry.request, said.sender)
     ):
-        tell_late(step, entry, entry.request.revision, _attempt(said), fits, again=True)
+        if is_from_accepted_device(step, entry.request, _attempt(said)):
+            tell_late(step, entry, entry.request.revision, _attempt(said), fits, again=True)
     else:
-        step.do(Conversation(said))
+        _converse(step, said)
 
 
 def react(step: Step, reacted: Reacted) -> None:
@@ -203,6 +233,8 @@ def react(step: Step, reacted: Reacted) -> None:
 
 def _weigh_reaction(step: Step, reacted: Reacted, entry: Entry, shown: Shown) -> None:
     request = entry.request
+    if request.strict:  # the server reads reactions, and can forge them
+        return
     option = choose(reacted.key, request.options)
     attempt = Attempt(sender=reacted.sender, via=Via.REACTION, event_id=reacted.event_id, under=reacted.target)
     if not isinstance(option, Option) or not may_answer(step, entry, attempt):
@@ -214,20 +246,25 @@ def _weigh_reaction(step: Step, reacted: Reacted, entry: Entry, shown: Shown) ->
 
 
 def vote(step: Step, voted: Voted) -> None:
-    """A vote of somebody else. One that names no single answer of the poll, or stands under anything else, is nothing."""
-    if voted.exposed:
-        return
+    """A vote of somebody else. One that names no single answer of a poll of ours is nothing, wherever it stands.
+
+    Its place in sync order needs no look: nobody knows a poll's answer ids before it stands in the room.
+    """
     shown = step.state.shown.get(voted.target)
     entry = step.state.entries.get(shown.request_id) if shown else None
-    if shown is not None and entry is not None and shown.poll and entry.request.room == voted.room:
-        _weigh_vote(step, voted, entry, shown)
-    _note_presence(step, voted.room, voted.sender)
-
-
-def _weigh_vote(step: Step, voted: Voted, entry: Entry, shown: Shown) -> None:
+    if shown is None or entry is None or not shown.poll or entry.request.room != voted.room:
+        return
     option = read_vote(entry.request, shown.revision, voted.answers)
-    attempt = Attempt(sender=voted.sender, via=Via.POLL, event_id=voted.event_id, under=voted.target)
-    if option is None or not may_answer(step, entry, attempt):
+    if option is None or not trusting.is_heard(step, voted):
+        return
+    _weigh_vote(step, voted, entry, shown, option)
+    if voted.event_id not in step.state.locked:
+        _note_presence(step, voted.room, voted.sender)
+
+
+def _weigh_vote(step: Step, voted: Voted, entry: Entry, shown: Shown, option: Option) -> None:
+    attempt = Attempt(sender=voted.sender, via=Via.POLL, event_id=voted.event_id, under=voted.target, message=voted)
+    if not may_answer(step, entry, attempt):
         return
     if entry.request.phase is not Phase.PENDING or shown.revision != entry.request.revision:
         tell_late(step, entry, shown.revision, attempt, option)
@@ -237,7 +274,16 @@ def _weigh_vote(step: Step, voted: Voted, entry: Entry, shown: Shown) -> None:
 
 def _attempt(said: Said) -> Attempt:
     via = Via.THREAD if said.in_thread else Via.MESSAGE
-    return Attempt(sender=said.sender, via=via, event_id=said.event_id, under=said.event_id)
+    return Attempt(sender=said.sender, via=via, event_id=said.event_id, under=said.event_id, message=said)
+
+
+def _converse(step: Step, said: Said, aimed: AgentName | None = None) -> None:
+    step.do(Conversation(said, aimed, trusting.find_refusing(step, said)))
+
+
+def _is_placed(step: Step, said: Said, entry: Entry) -> bool:
+    """Whether the current message stood in the room when this was written."""
+    return entry.request.placed and stood_prompt(step, said.event_id, entry)
 
 
 def _speaks_of_another(said: Said, request: Request) -> bool:
@@ -245,9 +291,15 @@ def _speaks_of_another(said: Said, request: Request) -> bool:
     return said.foreign_request is not None and said.foreign_request != request.request_id
 
 
-def _closed_within(step: Step, room: Room, span_ms: int) -> bool:
-    """A clock that was set back makes no span of it: then nothing counts as just closed."""
-    return room.closed_at is not None and 0 <= step.at - room.closed_at < span_ms
+def _closed_within(step: Step, said: Said, room: Room, span_ms: int) -> bool:
+    """Whether a prompt had just closed when this was written, or has closed since.
+
+    A clock that was set back makes no span of it: then nothing counts as just closed.
+    """
+    late = step.state.locked.get(said.event_id)
+    if late is not None and room.closed_place > late.place:
+        return True
+    return room.closed_at is not None and 0 <= (step.at if late is None else late.at) - room.closed_at < span_ms
 
 
 def _fits_any(room: Room, text: str) -> bool:

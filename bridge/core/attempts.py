@@ -1,13 +1,14 @@
 """One attempt to answer one request: whether this person may, what it does, and what they are told if it does nothing.
 
-Above it: answers (what people did in the room), receipts (the control socket). Below it: endings. Rules 10, 12, 13 and 16.
+Above it: answers (what people did in the room), receipts (the control socket). Below it: endings, trusting. Rules 10, 12, 13, 16.
 """
 
 from dataclasses import dataclass, replace
 
-from bridge.core import endings
+from bridge.core import endings, trusting
 from bridge.core.changes import Priority, StoreLateAnswer
 from bridge.core.effects import Send
+from bridge.core.events import Said, Voted
 from bridge.core.messages import Confirm, Message, NotAllowed, NotAnOption, TooLate
 from bridge.core.model import (
     REASON_OF_ENDING,
@@ -31,12 +32,16 @@ STRANGERS_TOLD = 3  # rule 13: nobody can make the bot flood a room
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Who did what: `event_id` is the message or reaction, `under` the event that a word to them replies to."""
+    """Who did what: `event_id` is the message or reaction, `under` the event that a word to them replies to.
+
+    `message` is None for a reaction, for which no device vouches.
+    """
 
     sender: UserId
     via: Via
     event_id: EventId
     under: EventId
+    message: Said | Voted | None = None
 
 
 def take(step: Step, entry: Entry, fits: Option | Fits, attempt: Attempt) -> None:
@@ -84,12 +89,23 @@ def is_approver(step: Step, request: Request, sender: UserId) -> bool:
 
 
 def may_answer(step: Step, entry: Entry, attempt: Attempt) -> bool:
-    """Whether they are on the list; who is not is told once for this prompt, and three such at most."""
+    """Whether they are on the list, and their device accepted; who is not is told once for this prompt, and three at most."""
     if is_approver(step, entry.request, attempt.sender):
-        return True
+        return is_from_accepted_device(step, entry.request, attempt)
     if attempt.sender not in entry.strangers and len(entry.strangers) < STRANGERS_TOLD:
         step.put(replace(entry, strangers=entry.strangers | {attempt.sender}))
         tell(step, entry.request.room, NotAllowed(entry.request, attempt.sender, attempt.under))
+    return False
+
+
+def is_from_accepted_device(step: Step, request: Request, attempt: Attempt) -> bool:
+    """Whether the request's agent accepts the device of an approver; if not, they are told once."""
+    agent, message = step.state.agents[request.agent], attempt.message
+    if message is None:
+        return not (step.room(request.room).encrypted and trusting.has_changed(step, agent, attempt.sender))
+    if trusting.find_doubt(step, agent, message) is None:
+        return True
+    trusting.refuse(step, message, agent)
     return False
 
 

@@ -1,15 +1,21 @@
 """What becomes of a permission request: `step(state, event, at)` gives the next state and what is to be done.
 
 Above it: relay, the one caller. Below it: answers (who said what about which request), posting (its messages in
-the room), endings (the table of transitions). No I/O: effects are carried out by the relay, the ledger first, then the harness, then the room. The clock
+the room), locked and trusting (encrypted rooms), rooms, endings (the table of transitions). No I/O: effects are carried out by the relay, the ledger first, then the harness, then the room. The clock
 is what the caller says it is: `at`, in Unix milliseconds.
 """
 
 from dataclasses import replace
 
-from bridge.core import answers, endings, polls, posting, receipts
-from bridge.core.changes import Priority, Snapshot, StoreAsked, StoreSession, StoreSessionEnd
-from bridge.core.effects import CancelTurn, CloseSession, Effect, Log, Respond, Send, WakeAt, Withhold
+from bridge.core import answers, endings, locked, polls, posting, receipts, rooms, trusting
+from bridge.core.changes import (
+    Priority,
+    Snapshot,
+    StoreAsked,
+    StoreSession,
+    StoreSessionEnd,
+)
+from bridge.core.effects import CancelTurn, CloseSession, Effect, Log, Refuse, Respond, Send, WakeAt, Withhold
 from bridge.core.endings import Cause
 from bridge.core.events import (
     AgentGone,
@@ -61,7 +67,7 @@ from bridge.core.model import (
     Unsatisfied,
 )
 from bridge.core.policy import decide
-from bridge.core.state import NO_REQUESTS, Entry, Leaving, Session, Shown, State, Step
+from bridge.core.state import Entry, Leaving, Session, Shown, State, Step
 
 NOWHERE = RoomId("")  # the room of a request whose agent has none
 
@@ -113,6 +119,13 @@ def _recover_polls(work: Step, entry: Entry, found: Snapshot) -> Entry:
     return polls.recover_polls(work, entry, known, [each for each in leaving if each.endswith(polls.SUFFIX)])
 
 
+def refuse(state: State, effect: Refuse, at: Millis) -> tuple[State, list[Effect]]:
+    """Tell the sender of these words, once, that their device is not accepted (see `Refuse`)."""
+    work = Step(state, at)
+    trusting.refuse(work, effect.said, state.agents[effect.agent])
+    return work.state, work.effects
+
+
 def waiting_of(state: State, agent: AgentName) -> tuple[Request, ...]:
     """What waits of one agent, oldest first."""
     found = [
@@ -124,7 +137,7 @@ def waiting_of(state: State, agent: AgentName) -> tuple[Request, ...]:
     return tuple(sorted(found, key=lambda request: (request.asked_at, request.session_id, request.request_seq)))
 
 
-def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line an event, so that pyright finds a forgotten one
+def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one line an event, so that pyright finds a forgotten one
     match event:
         case SessionStarted():
             _open_session(work, event)
@@ -143,15 +156,19 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912 - one line a
         case AgentGone():
             _lose_agent(work, event)
         case RoomSeen():
-            _see_room(work, event)
+            rooms.see(work, event)
         case Said():
             answers.hear(work, event)
         case Reacted():
             answers.react(work, event)
         case Voted():
             answers.vote(work, event)
-        case Locked() | StillLocked() | Unlocked() | Verified() | RoomMoved():
-            pass
+        case Locked() | StillLocked() | Unlocked():
+            locked.hear(work, event)
+        case Verified():
+            trusting.pin(work, event)
+        case RoomMoved():
+            rooms.follow(work, event)
         case Redacted():
             posting.lose_message(work, event.target)
         case Echoed():
@@ -264,6 +281,7 @@ def _ask(work: Step, event: Asked) -> None:
         asked_at=work.at,
         expires_at=Millis(work.at + agent.expires_after),
         style=agent.prompt_style,
+        strict=agent.strict and room is not None and room.encrypted,
         mentions=tuple(sorted(agent.approvers)) if agent.mentions else (),
         nonce=event.nonce,
     )
@@ -333,23 +351,7 @@ def _hear_of_call(work: Step, event: Withdrawn | Delivered | NotDelivered) -> No
 
 
 def _hear_of_change(work: Step, event: ToolCallChanged) -> None:
-    """Only the request that the update speaks of, where it says so: two that wait may share a tool call id."""
-    found = work.state.tool_calls.get((event.session_id, event.tool_call_id), NO_REQUESTS)
-    if event.call is not None:
-        named = work.state.calls.get(event.call)
-        requests = [named] if named in found else []
-    else:
-        requests = list(found)
-    entries = [work.state.entries[request_id] for request_id in requests if request_id is not None]
-    for entry in sorted(entries, key=lambda entry: entry.request.call):
-        posting.compare(work, entry, event)
-
-
-# --------------------------------------------------------------------------------------------------- what the room says
-
-
-def _see_room(work: Step, event: RoomSeen) -> None:
-    room = work.room(event.room)
-    work.put_room(event.room, replace(room, state=event.state, people=event.people))
-    if event.state is not RoomState.JOINED:
-        endings.end_all(work, room.waiting.values(), Cause.NO_WAY)
+    """Only the request that the update speaks of: two that wait may share a tool call id."""
+    request_id = work.state.calls.get(event.call)
+    if request_id is not None:
+        posting.compare(work, work.state.entries[request_id], event)

@@ -177,6 +177,13 @@ class StorePin:
     master: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoreEncrypted:
+    """A room is encrypted, and stays so for us, whatever its server says of it after the next start."""
+
+    room: RoomId
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreMoved:
     """Whatever the config binds to `old` is bound to `new` from here on."""
@@ -201,6 +208,7 @@ Change: TypeAlias = (
     | StoreLocked
     | StoreUnlocked
     | StorePin
+    | StoreEncrypted
     | StoreMoved
 )
 
@@ -233,5 +241,6 @@ class Snapshot:
     sessions: tuple[tuple[SessionId, AgentName], ...]  # without `session_ended`
     locked: tuple[StoreLocked, ...] = ()  # oldest first
     pins: tuple[tuple[UserId, str], ...] = ()
+    encrypted: frozenset[RoomId] = frozenset()
     moved: tuple[tuple[RoomId, RoomId], ...] = ()  # old, new; oldest first
     polls: tuple[tuple[RequestId, EventId], ...] = ()  # polls of `open` that stand in their rooms and were not ended

@@ -111,10 +111,22 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A person's words that are no answer: for `core.turns`. `aimed`: the agent whose prompt they point at."""
+    """A person's words that are no answer: for `core.turns`. `aimed`: the agent whose prompt they point at.
+
+    `refused`: the agents whose `trust` does not accept the device that they came from.
+    """
 
     said: Said
     aimed: AgentName | None = None
+    refused: frozenset[AgentName] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Words were for this agent, and came from a device that it does not accept: `broker.refuse` tells their sender once."""
+
+    said: Said
+    agent: AgentName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +158,7 @@ Effect: TypeAlias = (
     | WakeAt
     | Receipt
     | Conversation
+    | Refuse
     | Typing
     | Log
     | Change

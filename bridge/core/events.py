@@ -72,7 +72,7 @@ class ToolCallChanged:
     session_id: SessionId
     tool_call_id: str
     description: Description
-    call: CallRef | None = None
+    call: CallRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

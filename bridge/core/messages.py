@@ -236,6 +236,13 @@ class Help:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """Said in the new room of an upgrade: these agents go on here."""
+
+    agents: tuple[AgentName, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceRefused:
     """Told once to somebody on the list whose message came from a device that `trust` does not accept, and what to do.
 
@@ -318,6 +325,7 @@ Message: TypeAlias = (
     | AgentNote
     | Status
     | Help
+    | Moved
     | DeviceRefused
     | NeedsNumber
     | Exposed

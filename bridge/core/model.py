@@ -318,6 +318,7 @@ class Request:
     style: PromptStyle = PromptStyle.FULL
     mentions: tuple[UserId, ...] = ()
     nonce: str = field(default="", repr=False)  # unguessable; the ids of a poll's answers come from it. "": no poll
+    strict: bool = False  # only an encrypted text with the room number in front counts, or an encrypted vote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from bridge.core.events import Composed, Echoed, SendFailed, TooLarge, ToolCallC
 from bridge.core.messages import Prompt, PromptLost, Replaced, Seed
 from bridge.core.model import Essence, EventId, Phase, Request, TransactionId
 from bridge.core.polls import begin_poll, bind_poll, end_polls, withhold_polls
-from bridge.core.state import Entry, Leaving, Shown, Step, without
+from bridge.core.state import Confirmation, Entry, Leaving, Shown, Step, without
 
 SEEDS_AT_MOST = 10  # there are keycaps for ten numbers; each costs one event of the room's rate limit
 
@@ -68,7 +68,8 @@ def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
         whole=True,
     )
     work.do(StoreRevision(request=request))
-    work.put_room(request.room, replace(work.room(request.room), closed_at=work.at))
+    closed_place = work.mark_place()
+    work.put_room(request.room, replace(work.room(request.room), closed_at=work.at, closed_place=closed_place))
     endings.mark_unseen(work, entry, None)
     entry = replace(entry, request=request, old_events=olds, unedited=unedited, confirmations=(), shrink=0)
     post(work, end_polls(work, entry))
@@ -138,7 +139,7 @@ def _bind_old(work: Step, entry: Entry, event_id: EventId) -> None:
 def _seed(work: Step, entry: Entry, event_id: EventId) -> None:
     request = entry.request
     count = len(request.options)
-    if not work.state.agents[request.agent].reactions or count > SEEDS_AT_MOST:
+    if request.strict or not work.state.agents[request.agent].reactions or count > SEEDS_AT_MOST:
         return
     entry = work.put(replace(entry, seeded=count))
     for number in range(1, count + 1):
@@ -162,8 +163,16 @@ def place(work: Step, event: Echoed) -> None:
         bind(work, event.transaction_id, event.event_id)
     shown = work.state.shown.get(event.event_id)
     entry = work.state.entries.get(shown.request_id) if shown else None
-    if entry is not None and entry.request.event_id == event.event_id:
-        work.put(replace(entry, request=replace(entry.request, placed=True)))
+    if shown is None or entry is None:
+        return
+    if shown.confirmation:
+        work.put(replace(entry, confirmations=tuple(_place_question(work, c, event) for c in entry.confirmations)))
+    elif entry.request.event_id == event.event_id and not entry.request.placed:
+        work.put(replace(entry, place=work.mark_place(), request=replace(entry.request, placed=True)))
+
+
+def _place_question(work: Step, asked: Confirmation, event: Echoed) -> Confirmation:
+    return replace(asked, place=work.mark_place()) if asked.event_id == event.event_id and not asked.place else asked
 
 
 def lose_message(work: Step, event_id: EventId) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from immutables import Map
 
-from bridge.core.changes import Snapshot
+from bridge.core.changes import Snapshot, StoreLocked
 from bridge.core.effects import Effect, Send
 from bridge.core.events import RoomState
 from bridge.core.model import (
@@ -34,7 +34,6 @@ from bridge.core.replies import list_forms
 K = TypeVar("K")
 V = TypeVar("V")
 
-NO_REQUESTS = Map[RequestId, None]()
 CLOSED_KEPT = 100  # ended prompts a room remembers: late answerers are told how theirs ended
 
 
@@ -46,6 +45,7 @@ class Confirmation:
     option: Option
     transaction_id: TransactionId
     event_id: EventId | None = None
+    place: int = 0  # see `State.place`; 0: not seen in the timeline yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,7 @@ class Entry:
 
     request: Request
     transaction_id: TransactionId | None = None  # of the current revision's message; None: never put to people
+    place: int = 0  # of the current message, once `request.placed`; see `State.place`
     digest: str | None = None
     shrink: int = 0
     posts: int = 0  # how many messages were made for it: keeps transaction ids apart
@@ -99,10 +100,22 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """An encrypted message that could not be read at its place: what it says later is judged as of then (rule 13)."""
+
+    room: RoomId
+    sender: UserId
+    place: int  # see `State.place`
+    at: Millis
+    unseen: bool  # whether its sender's phone might still have shown an old prompt then (rule 14)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """One room: what waits in it, what closed, and who may still see an old prompt (rule 14)."""
 
     state: RoomState | None = None  # None: no sync has said yet
+    encrypted: bool = False  # for good, once it was
     people: int = 0
     next_number: int = 1
     waiting: Map[int, RequestId] = field(default_factory=Map[int, RequestId])
@@ -112,7 +125,10 @@ class Room:
     forms: Map[str, int] = field(default_factory=Map[str, int])  # how many offers have an option that this text names
     closed: tuple[RequestId, ...] = ()  # youngest last
     closed_at: Millis | None = None  # when the youngest closed
+    closed_place: int = 0  # the same as a `State.place`
     unseen: frozenset[UserId] = frozenset()
+    told: frozenset[tuple[UserId, str, str]] = frozenset()  # who was told what of their devices, and of which
+    asked_again: frozenset[UserId] = frozenset()  # whose last message could not be read, and who was told so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +153,13 @@ class State:
     sessions: Map[SessionId, Session] = field(default_factory=Map[SessionId, Session])
     entries: Map[RequestId, Entry] = field(default_factory=Map[RequestId, Entry])
     calls: Map[CallRef, RequestId] = field(default_factory=Map[CallRef, RequestId])
-    tool_calls: Map[tuple[SessionId, str], Map[RequestId, None]] = field(  # some agents ask everything under one id
-        default_factory=Map[tuple[SessionId, str], Map[RequestId, None]]
-    )
     shown: Map[EventId, Shown] = field(default_factory=Map[EventId, Shown])
     leaving: Map[TransactionId, Leaving] = field(default_factory=Map[TransactionId, Leaving])
+    place: int = 1  # goes up by one with each prompt that appears in a room and each that closes: what came before what
+    locked: Map[EventId, Late] = field(default_factory=Map[EventId, Late])
+    locked_order: tuple[EventId, ...] = ()  # oldest first
+    pins: Map[UserId, str] = field(default_factory=Map[UserId, str])  # master keys
+    changed: frozenset[UserId] = frozenset()  # pinned people who came with another identity; until they are pinned anew
     closing: bool = False  # the bridge ends
 
 
@@ -176,6 +194,11 @@ class Step:
         """What is known of this room."""
         return self.state.rooms.get(room, Room())
 
+    def mark_place(self) -> int:
+        """The place of what happens now among what appears and closes in rooms."""
+        self.state = replace(self.state, place=self.state.place + 1)
+        return self.state.place
+
     def show(self, event_id: EventId, shown: Shown) -> None:
         """Remember what this event of ours is."""
         self.state = replace(self.state, shown=self.state.shown.set(event_id, shown))
@@ -188,14 +211,12 @@ class Step:
         """Enter a new request where answers, updates and endings look for it."""
         request, state = entry.request, self.state
         session = state.sessions[request.session_id]
-        key = (request.session_id, request.tool_call_id)
         self.state = replace(
             state,
             calls=state.calls.set(request.call, request.request_id),
             sessions=state.sessions.set(
                 request.session_id, replace(session, waiting=session.waiting.set(request.request_id, None))
             ),
-            tool_calls=state.tool_calls.set(key, state.tool_calls.get(key, NO_REQUESTS).set(request.request_id, None)),
         )
         self.put(entry)
         if request.number:
@@ -213,20 +234,20 @@ class Step:
         """Take a decided request out of what waits; the room remembers it among what closed."""
         request, state = entry.request, self.state
         session = state.sessions[request.session_id]
-        key = (request.session_id, request.tool_call_id)
-        others = without(state.tool_calls.get(key, NO_REQUESTS), request.request_id)
         self.state = replace(
             state,
             sessions=state.sessions.set(
                 request.session_id, replace(session, waiting=without(session.waiting, request.request_id))
             ),
-            tool_calls=state.tool_calls.set(key, others) if others else without(state.tool_calls, key),
         )
         self.put(entry)
         room = self.room(request.room)
         if request.number:
             room = replace(
-                _take_back(room, request.options), waiting=without(room.waiting, request.number), closed_at=self.at
+                _take_back(room, request.options),
+                waiting=without(room.waiting, request.number),
+                closed_at=self.at,
+                closed_place=self.mark_place(),
             )
         self.put_room(request.room, replace(room, closed=(*room.closed, request.request_id)))
         self.forget_old(request.room)
@@ -295,7 +316,8 @@ def begin(rules: Rules, found: Snapshot) -> State:
     What the ledger holds open belongs to harnesses that are gone; `broker.recover` ends it.
     """
     persons: dict[RoomId, frozenset[UserId]] = {}
-    for agent in rules.agents:
+    agents = {agent.name: _follow(agent, found.moved) for agent in rules.agents}
+    for agent in agents.values():
         if agent.room is not None:
             persons[agent.room] = persons.get(agent.room, frozenset()) | agent.approvers
     rooms = {room: Room() for room in persons}
@@ -304,11 +326,16 @@ def begin(rules: Rules, found: Snapshot) -> State:
     for room, person in found.unseen:
         old = rooms.get(room, Room())
         rooms[room] = replace(old, unseen=old.unseen | {person})
+    for room in found.encrypted:
+        rooms[room] = replace(rooms.get(room, Room()), encrypted=True)
     state = State(
         rules=rules,
-        agents={agent.name: agent for agent in rules.agents},
+        agents=agents,
         persons=Map(persons),
         rooms=Map(rooms),
+        pins=Map(found.pins),
+        locked=Map({each.event_id: _late_of_last_run(each) for each in found.locked}),
+        locked_order=tuple(each.event_id for each in found.locked),
     )
     step = Step(state, Millis(0))
     for session_id, agent in found.sessions:
@@ -316,6 +343,19 @@ def begin(rules: Rules, found: Snapshot) -> State:
     for request in found.closed:
         _restore(step, request)
     return step.state
+
+
+def _follow(agent: Agent, moved: Iterable[tuple[RoomId, RoomId]]) -> Agent:
+    """The agent where it asks after all upgrades of its room that were followed."""
+    for old, new in moved:
+        if agent.room == old:
+            agent = replace(agent, room=new)
+    return agent
+
+
+def _late_of_last_run(stored: StoreLocked) -> Late:
+    """It was written before everything that this run puts into a room, and before everything that it says has closed."""
+    return Late(room=stored.room, sender=stored.sender, place=0, at=Millis(0), unseen=True)
 
 
 def _restore(step: Step, request: Request) -> None:
@@ -326,4 +366,7 @@ def _restore(step: Step, request: Request) -> None:
         step.show(request.event_id, Shown(request.request_id, request.revision))
     room = step.room(request.room)
     closed_at = request.decision.at if request.decision and request.number else room.closed_at
-    step.put_room(request.room, replace(room, closed=(*room.closed, request.request_id), closed_at=closed_at))
+    step.put_room(
+        request.room,
+        replace(room, closed=(*room.closed, request.request_id), closed_at=closed_at, closed_place=step.state.place),
+    )

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from immutables import Map
 
 from bridge.core.changes import Priority
-from bridge.core.effects import Conversation, Effect, EndTurn, Send, StartTurn, TellStatus, Typing
+from bridge.core.effects import Conversation, Effect, EndTurn, Refuse, Send, StartTurn, TellStatus, Typing
 from bridge.core.events import (
     AgentGone,
     Event,
+    RoomMoved,
     RoomSeen,
     Said,
     SendFailed,
@@ -114,6 +115,12 @@ def step(state: Turns, event: Event | Conversation) -> tuple[Turns, list[Effect]
             _lose_session(work, event)
         case SendFailed() | TooLarge():
             work.state = replace(state, leaving=without(state.leaving, event.transaction_id))
+        case RoomMoved():
+            moved = {
+                name: replace(agent, room=event.new) if agent.room == event.old else agent
+                for name, agent in state.agents.items()
+            }
+            work.state = replace(state, agents=moved)
         case ShuttingDown():
             work.state = replace(state, closing=True)
         case _:
@@ -145,9 +152,13 @@ def _hear(work: _Step, heard: Conversation) -> None:
     mine = [a for a in here if said.sender in a.users]
     if not mine:
         return
+    accepting = [a for a in mine if a.name not in heard.refused]
     words = command(said.text)
     if words is not None:
-        _obey(work, said, mine, *words)
+        if accepting:
+            _obey(work, said, accepting, *words)
+        else:
+            work.effects.append(Refuse(said, mine[0].name))
         return
     named, text = addressed(said.text, [a.name for a in here])
     agent = _meant(work, heard, here, named)
@@ -155,7 +166,11 @@ def _hear(work: _Step, heard: Conversation) -> None:
         return
     if agent is None:
         work.tell(said.room, WhichAgent(tuple(a.name for a in mine), said.event_id))
-    elif said.sender in agent.users and not is_nothing(text):
+    elif said.sender not in agent.users or is_nothing(text):
+        return
+    elif agent.name in heard.refused:
+        work.effects.append(Refuse(said, agent.name))
+    else:
         _say(work, agent, said, text)
 
 

@@ -11,13 +11,14 @@ from bridge.core.model import JsonValue
 from bridge.core.ports import Envelope
 from bridge.core.safetext import cut_line
 from bridge.matrix.notices import clean
-from bridge.matrix.render import render_poll_end, render_poll_question, show_option
+from bridge.matrix.render import show_option, show_title, summarise_closing
 from bridge.matrix.size import encode_canonical
 
 START = "org.matrix.msc3381.poll.start"
 END = "org.matrix.msc3381.poll.end"
 TEXT = "org.matrix.msc1767.text"
 DISCLOSED = "org.matrix.msc3381.poll.disclosed"
+REPLACED = "This poll is closed, since a newer message takes its place. Please answer that one."
 SHORT_ANSWER_CHARACTERS = 60  # of each answer, where the whole ones do not fit; the prompt shows them whole
 
 
@@ -30,7 +31,7 @@ def compose_poll(poll: Poll, *, budget_bytes: int) -> tuple[Envelope, ...]:
 
 
 def _write_polls(poll: Poll) -> Iterator[dict[str, JsonValue]]:
-    question = render_poll_question(poll.request)
+    question = f"Permission needed (#{poll.request.number}): {show_title(poll.request)}"
     lines = [show_option(option) for option in poll.request.options]
     short = [cut_line(line, SHORT_ANSWER_CHARACTERS).text for line in lines]
     listed = "\n".join((question, *(f"{number}. {line}" for number, line in enumerate(lines, start=1))))
@@ -49,8 +50,10 @@ def _write_polls(poll: Poll) -> Iterator[dict[str, JsonValue]]:
 
 def compose_poll_end(message: PollEnd) -> tuple[Envelope, ...]:
     """No more votes; the text says how it ended, as the prompt's edit does."""
+    request = message.request
+    ended = request.decision is not None
     content: dict[str, JsonValue] = {
-        TEXT: render_poll_end(message.request),
+        TEXT: summarise_closing(request) if ended else REPLACED,
         END: {},
         "m.relates_to": {"rel_type": "m.reference", "event_id": message.poll},
         "m.mentions": {},

@@ -1,6 +1,6 @@
 """What people in the room read: one function for the words of a prompt, one for its ending, one for everything else.
 
-Above it: prompt. Below it: layout, size, safetext and the messages of core. Text only: it knows no event, no budget and
+Above it: prompt. Below it: doubts, layout, size, safetext and the messages of core. Text only: it knows no event, no budget and
 no card. The words are those of design.md, section 4. Approval is advice to the agent, so no sentence claims that
 something was let through or held back; each says what was asked, what was answered and what was sent.
 """
@@ -14,8 +14,12 @@ from bridge.core.messages import (
     AgentStatus,
     CancelSent,
     Confirm,
+    DeviceRefused,
+    Exposed,
     Gone,
     Help,
+    Moved,
+    NeedsNumber,
     NoAgent,
     NotAllowed,
     NotAnOption,
@@ -24,6 +28,7 @@ from bridge.core.messages import (
     PromptLost,
     Queued,
     QueueFull,
+    SendAgain,
     Status,
     TooLate,
     TurnFailed,
@@ -46,6 +51,7 @@ from bridge.core.model import (
     UserId,
 )
 from bridge.core.safetext import cut_line, escape_line
+from bridge.matrix.doubts import Doubtful, tell_how, warn
 from bridge.matrix.layout import Block, Choices, Lines, Paragraph, Preview
 from bridge.matrix.size import LINE_CHARACTERS
 
@@ -100,6 +106,8 @@ Spoken: TypeAlias = (
     | AgentNote
     | Status
     | Help
+    | Moved
+    | Doubtful
 )
 """Every message but prompts, their edits, seeds and the agent's own words."""
 
@@ -137,7 +145,7 @@ def render_prompt(request: Request, items: Sequence[PreviewItem], *, shared: boo
         blocks.append(Paragraph("The agent changed what it asks. This message replaces the earlier one."))
     if items:
         blocks.append(Preview(tuple(items)))
-    return *blocks, choices, Paragraph(HOW_TO_ANSWER)
+    return *blocks, choices, Paragraph(tell_how(request) if request.strict else HOW_TO_ANSWER)
 
 
 def render_closing(request: Request, items: Sequence[PreviewItem], *, shared: bool = False) -> tuple[Block, ...]:
@@ -163,18 +171,6 @@ def render_replaced(request: Request) -> tuple[Block, ...]:
 def summarise_replaced(request: Request) -> str:
     """The same in one line, for clients that know no edits."""
     return f"{_asked(request)}. {REPLACED}"
-
-
-def render_poll_question(request: Request) -> str:
-    """What a poll asks: the prompt that it stands beside, by number and title."""
-    return f"Permission needed ({_name(request)}): {show_title(request)}"
-
-
-def render_poll_end(request: Request) -> str:
-    """How a poll ended: as its prompt did, or because a newer message asks now."""
-    if request.decision is None:
-        return f"This poll is closed. {_name(request)} is asked anew; please answer the newer message."
-    return f"{_asked(request)}: {show_title(request)}. {tell_ending(request)}"
 
 
 def tell_ending(request: Request) -> str:
@@ -205,7 +201,8 @@ def render_speech(message: Spoken) -> Speech:  # noqa: C901, PLR0911, PLR0912 - 
     match message:
         case NotAnOption(request=request, answer=answer):
             choices = Choices(tuple(show_option(option) for option in request.options))
-            return Speech(blocks=(Paragraph(NOT_AN_OPTION), choices), reply_to=answer)
+            how = (Paragraph(tell_how(request)),) if request.strict else ()
+            return Speech(blocks=(Paragraph(NOT_AN_OPTION), choices, *how), reply_to=answer)
         case NotAllowed(request=request, sender=sender, answer=answer):
             text = f"{_who(sender)}, you are not one of the people who may answer {_name(request)}. {NOTHING_APPROVED}"
             return _say(text, reply_to=answer)
@@ -278,6 +275,13 @@ def render_speech(message: Spoken) -> Speech:  # noqa: C901, PLR0911, PLR0912 - 
             return Speech(blocks=blocks or (Paragraph("No agent is set up for this room."),))
         case Help(unknown=unknown):
             return Speech(blocks=_render_help(unknown))
+        case Moved(agents=agents):
+            text = (
+                f"This room takes the place of one that was upgraded. Who asks here from now on: {', '.join(agents)}."
+            )
+            return _say(f"{text} What still waited in the old room has ended there.")
+        case DeviceRefused() | NeedsNumber() | Exposed() | SendAgain():
+            return _say(warn(message), reply_to=message.answer, mentions=(message.sender,))
 
 
 def _say(text: str, *, reply_to: EventId | None = None, mentions: tuple[UserId, ...] = ()) -> Speech:
@@ -316,8 +320,9 @@ def _render_confirm(message: Confirm) -> Speech:
         f"{_who(message.sender)}, you chose {name} for {_name(message.request)}, but not all of what it asks could be"
         " shown, neither in the message nor as a file. Nothing has been approved yet."
     )
+    number = f", with #{message.request.number} in front" if message.request.strict else ""
     how = (
-        f"To choose it all the same, reply to this message with the option's whole name, or with the word confirm."
+        f"To choose it all the same, reply to this message with the option's whole name, or with the word confirm{number}."
         f" Numbers and reactions do not count here. {message.request.agent} goes on waiting until then."
     )
     return Speech(blocks=(Paragraph(text), Paragraph(how)), reply_to=message.answer, mentions=(message.sender,))

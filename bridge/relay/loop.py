@@ -20,12 +20,22 @@ from bridge.core.effects import CancelTurn, CloseSession, Log, Receipt, Respond,
 from bridge.core.errors import AlreadyDecided, LedgerBusy, LedgerDamaged, LedgerError, LedgerFull
 from bridge.core.events import AnsweredLocally, Asked, DeadlineReached, Event, SendFailed, Sent, ShuttingDown, TooLarge
 from bridge.core.messages import AgentStatus, NotStored
-from bridge.core.model import Cancelled, EventId, Millis, Phase, Reason, RequestId, Rules, SyncToken, TransactionId
+from bridge.core.model import (
+    Cancelled,
+    EventId,
+    Millis,
+    Phase,
+    Reason,
+    RequestId,
+    Rules,
+    SyncToken,
+    TransactionId,
+)
 from bridge.core.ports import Agents, Ledger, Outgoing, Rooms
 from bridge.core.state import State
 from bridge.relay.deadlines import Deadlines
 from bridge.relay.tickets import Ticket
-from bridge.relay.weighing import Carried, Weighing, Work
+from bridge.relay.weighing import Carried, Start, Weighing, Work, read_start
 
 log = structlog.get_logger()
 
@@ -86,14 +96,14 @@ class Relay:
 
     # ------------------------------------------------------------------------------------------------------- the loop
 
-    async def load(self) -> SyncToken | None:
-        """Read the ledger, end what the last run left open, and give back the sync token to go on from."""
+    async def load(self) -> Start:
+        """Read the ledger, end what the last run left open, and give back what the rooms go on from."""
         found = await self._ledger.load()
         self._taken = OrderedDict.fromkeys(found.taken)
         work = self._weighing.recover(found)
         self._publish(await self._commit(work, None))
         self._carry_out(work.carried)
-        return SyncToken(found.sync_token) if found.sync_token else None
+        return read_start(found)
 
     @property
     def state(self) -> State:

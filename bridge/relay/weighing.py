@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from bridge.core import broker, turns
-from bridge.core.changes import Change, Priority, Snapshot, StoreOutgoing, StoreSent, StoreTaken
+from bridge.core.changes import Change, Priority, Snapshot, StoreLocked, StoreOutgoing, StoreSent, StoreTaken
 from bridge.core.effects import (
     CancelTurn,
     CloseSession,
@@ -18,6 +18,7 @@ from bridge.core.effects import (
     EndTurn,
     Log,
     Receipt,
+    Refuse,
     Respond,
     Send,
     StartTurn,
@@ -26,9 +27,9 @@ from bridge.core.effects import (
     WakeAt,
     Withhold,
 )
-from bridge.core.events import Composed, Event, Reacted, Said, SendFailed, Sent, TooLarge, TurnCancelled, Voted
+from bridge.core.events import Composed, Event, Locked, Reacted, Said, SendFailed, Sent, TooLarge, TurnCancelled, Voted
 from bridge.core.messages import AgentStatus, Message, Poll, Prompt, Status
-from bridge.core.model import EventId, Millis, RoomId, Rules, TransactionId
+from bridge.core.model import EventId, Millis, RoomId, Rules, SyncToken, TransactionId
 from bridge.core.ports import Envelope, Outgoing, Rooms
 from bridge.core.state import State
 from bridge.core.state import begin as begin_state
@@ -47,6 +48,20 @@ class Work:
     changes: list[Change] = field(default_factory=list[Change])
     carried: list[Carried] = field(default_factory=list[Carried])
     taken: list[EventId] = field(default_factory=list[EventId])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What the rooms go on from after a start.
+
+    `locked` are the messages that could not be read yet, oldest first; `encrypted` the rooms that ever were, whatever their
+    server says now; `moved` the followed upgrades, old and new, oldest first: the core has followed them already.
+    """
+
+    token: SyncToken | None
+    locked: tuple[StoreLocked, ...]
+    encrypted: frozenset[RoomId]
+    moved: tuple[tuple[RoomId, RoomId], ...]
 
 
 class Weighing:
@@ -78,6 +93,7 @@ class Weighing:
     def recover(self, found: Snapshot) -> Work:
         """Begin from the ledger; what the last run left open ends."""
         self._state, effects = broker.recover(begin_state(self._rules, found), found, self._clock())
+        self._turns = turns.begin(tuple(self.state.agents.values()))  # where upgrades of their rooms have led them
         work = Work()
         for out in found.outgoing:
             if out.priority is Priority.SEED:
@@ -91,6 +107,8 @@ class Weighing:
         """What is to be stored, and what is to be done after that. A room event in `taken` counts no more."""
         work = Work()
         for event in events:
+            if isinstance(event, Locked) and (event.event_id in taken or event.event_id in work.taken):
+                continue  # it was opened since, and the batch is given again
             if isinstance(event, Said | Reacted | Voted):
                 if event.event_id in taken or event.event_id in work.taken:
                     continue
@@ -117,6 +135,9 @@ class Weighing:
                 case Conversation():
                     self._turns, more = turns.step(self._turns, effect)
                     self._expand(more, work)
+                case Refuse():
+                    self._state, more = broker.refuse(self.state, effect, self._clock())
+                    self._expand(more, work)
                 case EndTurn():
                     self._step(TurnCancelled(session_id=effect.session_id, by=effect.by), work)
                 case TellStatus():
@@ -128,6 +149,9 @@ class Weighing:
                     work.carried.append(effect)
                 case WakeAt() | Receipt() | Log():
                     work.carried.append(effect)
+                case StoreTaken(event_id):
+                    work.taken.append(event_id)
+                    work.changes.append(effect)
                 case _:
                     work.changes.append(effect)
 
@@ -198,7 +222,7 @@ class Weighing:
                     (request.number, request.description.title) for request in broker.waiting_of(self.state, agent.name)
                 ),
             )
-            for agent in self._rules.agents
+            for agent in self.state.agents.values()
             if room is None or agent.room == room
         )
 
@@ -211,4 +235,14 @@ def _restore(stored: StoreOutgoing) -> Outgoing:
         content=stored.content,
         priority=stored.priority,
         request_id=stored.request_id,
+    )
+
+
+def read_start(found: Snapshot) -> Start:
+    """What of the ledger the rooms go on from."""
+    return Start(
+        token=SyncToken(found.sync_token) if found.sync_token else None,
+        locked=found.locked,
+        encrypted=found.encrypted,
+        moved=found.moved,
     )

@@ -100,6 +100,8 @@ def dump_request(request: Request) -> str:
             "whole": request.whole,
             "style": request.style,
             "mentions": list(request.mentions),
+            "nonce": request.nonce,
+            "strict": request.strict,
         }
     )
 
@@ -133,6 +135,8 @@ def load_request(
             whole=_flag(read["whole"]),
             style=PromptStyle(_text(read["style"])),
             mentions=tuple(UserId(_text(person)) for person in _list(read["mentions"])),
+            nonce=_text(read.get("nonce", "")),  # version 1 of the tables knew neither
+            strict=_flag(read.get("strict", False)),
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from bridge.core.changes import Priority, Record, Snapshot, StoreOutgoing
+from bridge.core.changes import Priority, Record, Snapshot, StoreLocked, StoreOutgoing
 from bridge.core.model import (
     AgentName,
     EventId,
@@ -61,6 +61,18 @@ def load(connection: sqlite3.Connection) -> Snapshot:
                 for session_id, agent in connection.execute(
                     "SELECT session_id, agent FROM sessions WHERE ended = 0 ORDER BY position"
                 )
+            ),
+            locked=tuple(_load_locked(connection)),
+            pins=tuple(
+                sorted(
+                    (UserId(unescape(person)), unescape(master))
+                    for person, master in connection.execute("SELECT person, master FROM pins")
+                )
+            ),
+            encrypted=frozenset(RoomId(unescape(room)) for (room,) in connection.execute("SELECT room FROM encrypted")),
+            moved=tuple(
+                (RoomId(unescape(old)), RoomId(unescape(new)))
+                for old, new in connection.execute("SELECT old, new FROM moved ORDER BY position")
             ),
         )
 
@@ -133,6 +145,18 @@ def _load_outgoing(connection: sqlite3.Connection) -> Iterator[StoreOutgoing]:
             content=load_object(content),
             priority=Priority(priority),
             request_id=None if request_id is None else RequestId(unescape(request_id)),
+        )
+
+
+def _load_locked(connection: sqlite3.Connection) -> Iterator[StoreLocked]:
+    for event_id, room, sender, raw in connection.execute(
+        "SELECT event_id, room, sender, raw FROM locked ORDER BY position"
+    ):
+        yield StoreLocked(
+            event_id=EventId(unescape(event_id)),
+            room=RoomId(unescape(room)),
+            sender=UserId(unescape(sender)),
+            raw=unescape(raw),
         )
 
 

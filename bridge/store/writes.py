@@ -13,6 +13,7 @@ from bridge.core.changes import (
     Record,
     StoreAsked,
     StoreDecision,
+    StoreEncrypted,
     StoreEnding,
     StoreLateAnswer,
     StoreLocked,
@@ -49,6 +50,7 @@ from bridge.store.database import transaction
 from bridge.store.records import Recorded, enter, stamp
 
 _Silent: TypeAlias = StoreRevision | StoreUnseen | StoreOutgoing | StoreSent | StoreTaken
+_Guarding: TypeAlias = StoreLocked | StoreUnlocked | StorePin | StoreEncrypted | StoreMoved
 
 
 def store(
@@ -68,8 +70,8 @@ def _carry_out(connection: sqlite3.Connection, change: Change, timestamp: str) -
     match change:
         case StoreRevision() | StoreUnseen() | StoreOutgoing() | StoreSent() | StoreTaken():
             _store_silently(connection, change)
-        case StoreLocked() | StoreUnlocked() | StorePin() | StoreMoved():
-            pass
+        case StoreLocked() | StoreUnlocked() | StorePin() | StoreEncrypted() | StoreMoved():
+            _store_guarding(connection, change)
         case _:
             session = _store_recorded(connection, change)
             agent, last = _read_session(connection, session)
@@ -208,6 +210,24 @@ def _store_silently(connection: sqlite3.Connection, change: _Silent) -> None:
             )
         case StoreTaken(event_id):
             connection.execute("INSERT OR IGNORE INTO taken (event_id) VALUES (?)", (escape(event_id),))
+
+
+def _store_guarding(connection: sqlite3.Connection, change: _Guarding) -> None:
+    """What encrypted rooms need to be remembered."""
+    match change:
+        case StoreLocked(event_id=event_id, room=room, sender=sender, raw=raw):
+            connection.execute(
+                "INSERT OR IGNORE INTO locked (event_id, room, sender, raw) VALUES (?, ?, ?, ?)",
+                (escape(event_id), escape(room), escape(sender), escape(raw)),
+            )
+        case StoreUnlocked(event_id):
+            connection.execute("DELETE FROM locked WHERE event_id = ?", (escape(event_id),))
+        case StorePin(user=user, master=master):
+            connection.execute("INSERT OR REPLACE INTO pins VALUES (?, ?)", (escape(user), escape(master)))
+        case StoreEncrypted(room):
+            connection.execute("INSERT OR IGNORE INTO encrypted VALUES (?)", (escape(room),))
+        case StoreMoved(old=old, new=new):
+            connection.execute("INSERT INTO moved (old, new) VALUES (?, ?)", (escape(old), escape(new)))
 
 
 def _revise(connection: sqlite3.Connection, request: Request) -> None:

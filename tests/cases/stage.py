@@ -124,7 +124,7 @@ class Stage:
             new_token=self._new_token,
         )
         try:
-            await life.run(await life.relay.load(), lambda: task_status.started(life))
+            await life.run((await life.relay.load()).token, lambda: task_status.started(life))
         finally:
             with anyio.CancelScope(shield=True):
                 await client.close()

@@ -9,12 +9,16 @@ import pytest
 from bridge.core.changes import (
     Change,
     Snapshot,
+    StoreEncrypted,
     StoreLateAnswer,
+    StoreMoved,
+    StorePin,
     StorePosted,
     StoreRevision,
     StoreSent,
     StoreSessionEnd,
     StoreTaken,
+    StoreUnlocked,
     StoreUnseen,
 )
 from bridge.core.errors import AlreadyDecided, LedgerError, LedgerFull
@@ -48,6 +52,7 @@ from tests.store.values import (
     ALICE,
     ALLOW,
     AT,
+    LOCKED,
     RECORD,
     REJECT,
     ROOM,
@@ -96,6 +101,12 @@ async def test_nothing_to_store_is_no_row(ledger: Ledger) -> None:
 
 async def test_a_request_comes_back_whole(ledger: Ledger) -> None:
     request = make_request()
+    await ledger.commit([start(), ask(request)], at=AT)
+    assert (request,) == (await ledger.load()).open
+
+
+async def test_what_a_poll_and_a_strict_agent_need_comes_back(ledger: Ledger) -> None:
+    request = replace(make_request(), nonce="n0nce", strict=True)
     await ledger.commit([start(), ask(request)], at=AT)
     assert (request,) == (await ledger.load()).open
 
@@ -352,6 +363,33 @@ async def test_unseen_is_remembered_until_the_person_writes(ledger: Ledger) -> N
     await ledger.commit([*both, StoreUnseen(room=ROOM, person=bob, on=False)], at=AT)
     await ledger.commit([StoreUnseen(room=RoomId("!b"), person=bob, on=False)], at=AT)
     assert frozenset({(ROOM, ALICE)}) == (await ledger.load()).unseen
+
+
+async def test_what_cannot_be_read_yet_is_kept_as_it_came_until_it_is_done_with(ledger: Ledger) -> None:
+    second, third = (replace(LOCKED, event_id=EventId(name)) for name in ("$a", "$z"))
+    await ledger.commit([LOCKED, second, third, replace(LOCKED, raw="again")], at=AT, token=SyncToken("s1"))
+    assert (LOCKED, second, third) == (await ledger.load()).locked
+    await ledger.commit([StoreUnlocked(second.event_id), StoreUnlocked(EventId("$unknown"))], at=AT)
+    assert (LOCKED, third) == (await ledger.load()).locked
+
+
+async def test_a_pin_takes_the_place_of_an_earlier_one(ledger: Ledger) -> None:
+    bob = UserId("@bob:ex.org")
+    pins = [(ALICE, "one"), (bob, "two"), (ALICE, "three")]
+    await ledger.commit([StorePin(user=user, master=master) for user, master in pins], at=AT)
+    assert ((ALICE, "three"), (bob, "two")) == (await ledger.load()).pins
+
+
+async def test_a_room_that_was_encrypted_once_is_remembered(ledger: Ledger) -> None:
+    await ledger.commit([StoreEncrypted(ROOM), StoreEncrypted(RoomId("!b")), StoreEncrypted(ROOM)], at=AT)
+    assert frozenset({ROOM, RoomId("!b")}) == (await ledger.load()).encrypted
+
+
+async def test_upgrades_come_back_in_the_order_in_which_they_were_followed(ledger: Ledger) -> None:
+    b, a = RoomId("!b"), RoomId("!a")
+    steps = ((ROOM, b), (b, a), (a, ROOM))
+    await ledger.commit([StoreMoved(old=old, new=new) for old, new in steps], at=AT)
+    assert steps == (await ledger.load()).moved
 
 
 async def test_the_token_moves_with_what_was_taken(ledger: Ledger) -> None:

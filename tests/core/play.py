@@ -12,12 +12,15 @@ from bridge.core.events import (
     Delivered,
     Echoed,
     Event,
+    Locked,
     Reacted,
     RoomSeen,
     RoomState,
     Said,
     Sent,
     SessionStarted,
+    Unlocked,
+    Voted,
 )
 from bridge.core.messages import Message, Prompt
 from bridge.core.model import (
@@ -38,6 +41,7 @@ from bridge.core.model import (
     RoomId,
     Rules,
     Scope,
+    Seal,
     SessionId,
     Subject,
     UserId,
@@ -49,6 +53,7 @@ BOT = UserId("@bridge:ex.org")
 ALICE, BOB, MALLORY = UserId("@alice:ex.org"), UserId("@bob:ex.org"), UserId("@mallory:evil.example")
 CLAUDE = AgentName("claude")
 SESSION = SessionId("acps_0123456789abcdef")
+NONCE = "00112233445566778899aabbccddeeff"
 NOTHING_FOUND = Snapshot(
     next_numbers={},
     open=(),
@@ -99,8 +104,18 @@ def agent(**changes: object) -> Agent:
     return replace(base, **changes)  # pyright: ignore[reportArgumentType] - tests name the fields they change
 
 
+MASTER = "masterkey"
+SIGNED = Seal(device_id="PHONE", signed=True, master=MASTER)
+UNSIGNED = Seal(device_id="LAPTOP", signed=False, master=MASTER)
+
+
 class Play:
-    """Each call is one event; `effects` are those of the last call, `all_effects` of the whole play."""
+    """Each call is one event; `effects` are those of the last call, `all_effects` of the whole play.
+
+    What is said comes under `seal`: none in a room that is not encrypted, a good one once `encrypt` was called.
+    """
+
+    seal: Seal | None = None
 
     def __init__(self, *agents: Agent, found: Snapshot = NOTHING_FOUND) -> None:
         rules = Rules(agents=agents or (agent(),), bot=BOT)
@@ -114,6 +129,11 @@ class Play:
             if each.room is not None:
                 self.step(RoomSeen(room=each.room, state=RoomState.JOINED, people=2))
         self.step(SessionStarted(agent=rules.agents[0].name, session_id=SESSION))
+
+    def encrypt(self, room: RoomId = ROOM) -> None:
+        """The room is encrypted from here on, and what is said comes from a signed device."""
+        self.step(RoomSeen(room=room, state=RoomState.JOINED, people=2, encrypted=True))
+        self.seal = SIGNED
 
     def step(self, event: Event) -> list[Effect]:
         self.state, self.effects = broker.step(self.state, event, self.now)
@@ -149,6 +169,7 @@ class Play:
                 misfit=misfit,
                 record=record,
                 raw="{}",
+                nonce=NONCE,
             )
         )
         new = set(self.state.entries) - before
@@ -181,16 +202,46 @@ class Play:
 
     def say(self, text: str, sender: UserId = ALICE, *targets: EventId, **more: object) -> list[Effect]:
         self._events += 1
-        said = Said(room=ROOM, sender=sender, event_id=EventId(f"$e{self._events}"), text=text, targets=targets)
+        event_id = EventId(f"$e{self._events}")
+        said = Said(room=ROOM, sender=sender, event_id=event_id, text=text, targets=targets, seal=self.seal)
         return self.step(replace(said, **more))  # pyright: ignore[reportArgumentType] - as above
 
     def reply(self, request_id: RequestId, text: str, sender: UserId = ALICE) -> list[Effect]:
         return self.say(text, sender, self.event_of(request_id))
 
+    def reply_from(self, request_id: RequestId, text: str, seal: Seal) -> list[Effect]:
+        return self.say(text, ALICE, self.event_of(request_id), seal=seal)
+
+    def lock(self, sender: UserId = ALICE, room: RoomId = ROOM) -> EventId:
+        """A message comes that cannot be read yet."""
+        self._events += 1
+        event_id = EventId(f"$locked{self._events}")
+        self.step(Locked(room=room, sender=sender, event_id=event_id, raw="{}"))
+        return event_id
+
+    def open(self, event_id: EventId, text: str, *targets: EventId, **more: object) -> list[Effect]:
+        """Its key has come: this is what it said."""
+        found = self.say(text, ALICE, *targets, event_id=event_id, **more)
+        self.step(Unlocked(room=ROOM, event_id=event_id))
+        self.effects = found
+        return found
+
     def react(self, target: EventId, key: str, sender: UserId = ALICE) -> list[Effect]:
         self._events += 1
         event_id = EventId(f"$e{self._events}")
         return self.step(Reacted(room=ROOM, sender=sender, event_id=event_id, key=key, target=target))
+
+    def vote(self, target: EventId, *answers: str, sender: UserId = ALICE, **more: object) -> list[Effect]:
+        self._events += 1
+        voted = Voted(room=ROOM, sender=sender, event_id=EventId(f"$e{self._events}"), target=target, answers=answers)
+        return self.step(replace(voted, **more))  # pyright: ignore[reportArgumentType] - as above
+
+    def post_poll(self, request_id: RequestId) -> EventId:
+        """The homeserver takes the youngest poll of this request."""
+        transaction_id = self.state.entries[request_id].ballots[-1].transaction_id
+        event_id = EventId(f"$poll of {transaction_id}")
+        self.step(Sent(transaction_id=transaction_id, event_id=event_id))
+        return event_id
 
     def answer_locally(self, request_id: RequestId, option_id: str, **changes: object) -> list[Effect]:
         answered = AnsweredLocally(

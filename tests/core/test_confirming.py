@@ -7,7 +7,7 @@ import pytest
 from bridge.core.effects import Send
 from bridge.core.events import Sent, ToolCallChanged
 from bridge.core.messages import Confirm, NotAllowed, TooLate
-from bridge.core.model import Essence, EventId, Selected
+from bridge.core.model import CallRef, Essence, EventId, Selected
 from tests.core.play import ALICE, BOB, MALLORY, SESSION, Play, describe
 
 SAME = describe()
@@ -16,7 +16,8 @@ SAME = describe()
 def change(play: Play, **essence: object) -> None:
     base = Essence(command="pytest -q", paths=(), diffs=(), url=None)
     new = replace(base, **essence)  # pyright: ignore[reportArgumentType] - tests name the fields they change
-    play.step(ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=replace(SAME, essence=new)))
+    changed = replace(SAME, essence=new)
+    play.step(ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=changed, call=CallRef(1)))
 
 
 def confirmation_of(play: Play) -> EventId:

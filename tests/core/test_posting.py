@@ -8,7 +8,7 @@ from bridge.core.changes import StorePosted, StoreRevision
 from bridge.core.effects import Send, Withhold
 from bridge.core.events import Composed, Echoed, Redacted, SendFailed, Sent, TooLarge, ToolCallChanged, TurnCancelled
 from bridge.core.messages import Closing, NotAllowed, Prompt, PromptLost, Replaced, TooLate, WhichPrompt
-from bridge.core.model import Cancelled, Essence, EventId, Phase, RequestId, Selected, TransactionId
+from bridge.core.model import CallRef, Cancelled, Essence, EventId, Phase, RequestId, Selected, TransactionId
 from tests.core.play import ALICE, BOB, MALLORY, OPTIONS, ROOM, SESSION, Play, agent, describe
 
 SAME = describe()
@@ -17,7 +17,8 @@ SAME = describe()
 def change(play: Play, **essence: object) -> None:
     base = Essence(command="pytest -q", paths=(), diffs=(), url=None)
     new = replace(base, **essence)  # pyright: ignore[reportArgumentType] - tests name the fields they change
-    play.step(ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=replace(SAME, essence=new)))
+    changed = replace(SAME, essence=new)
+    play.step(ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=changed, call=CallRef(1)))
 
 
 def test_the_answer_of_the_homeserver_binds_the_prompt_to_its_event() -> None:
@@ -125,11 +126,13 @@ def test_a_change_concerns_only_the_request_it_names_though_two_share_a_tool_cal
     assert [play.request(first).revision, play.request(second).revision] == [1, 2]
 
 
-def test_a_change_that_names_no_request_shows_them_anew_in_the_order_of_asking() -> None:
+def test_a_change_of_a_request_that_has_ended_is_nothing() -> None:
     play = Play()
-    asked = [play.ask() for _ in range(8)]
+    asked = play.ask()
+    play.reply(asked, "3")
+    play.deliver(asked)
     change(play, command="rm -rf /")
-    assert asked == [m.request.request_id for m in play.told(Prompt) if isinstance(m, Prompt)]
+    assert (play.effects, play.request(asked).revision) == ([], 1)
 
 
 def test_an_answer_under_a_replaced_message_is_told_once_to_answer_the_new_one() -> None:

@@ -4,31 +4,52 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bridge.core.changes import StoreDecision, StoreEnding, StoreSessionEnd
-from bridge.core.effects import Respond, Send
+from bridge.core.changes import StoreDecision, StoreEnding, StoreLocked, StoreSessionEnd
+from bridge.core.effects import Conversation, Respond, Send
 from bridge.core.events import (
     AgentGone,
     DeadlineReached,
     Redacted,
+    RoomMoved,
     RoomSeen,
     RoomState,
     SendFailed,
     SessionDeleted,
     ShuttingDown,
+    StillLocked,
     TooLarge,
     ToolCallChanged,
     TurnCancelled,
     TurnEnded,
+    Unlocked,
+    Verified,
     Withdrawn,
 )
 from bridge.core.events import NotDelivered as Unwritten
-from bridge.core.messages import Closing
-from bridge.core.model import Cancelled, EventId, Meaning, Phase, RequestId, Selected, UserId, Via
-from tests.core.play import ALICE, ALLOW, BOB, CLAUDE, MALLORY, OPTIONS, ROOM, SESSION, Play, agent, describe
+from bridge.core.messages import Closing, SendAgain
+from bridge.core.model import Cancelled, EventId, Meaning, Phase, RequestId, RoomId, Seal, Selected, UserId, Via
+from bridge.core.polls import make_answer_ids
+from tests.core.play import (
+    ALICE,
+    ALLOW,
+    BOB,
+    CLAUDE,
+    MALLORY,
+    MASTER,
+    OPTIONS,
+    ROOM,
+    SESSION,
+    SIGNED,
+    UNSIGNED,
+    Play,
+    agent,
+    describe,
+)
 
 PEOPLE = st.sampled_from([ALICE, BOB])
 WORDS = st.sampled_from(["1", "2", "3", "4", "Allow once", "reject", "yes", "confirm", "#1 1", "#2 3", "!cancel"])
 STRANGERS = st.sampled_from([MALLORY, UserId("@Alice:ex.org"), UserId("@alice:evil.example")])
+BAD_SEALS = [UNSIGNED, Seal(device_id=None, signed=True, master=MASTER)]
 ENOUGH = 5  # requests before everything may end: what comes after that asks nothing more
 
 
@@ -37,14 +58,19 @@ class Requests(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.play = Play(agent(expires_after=60_000, reactions=True))
+        self.play = Play(agent(expires_after=60_000, reactions=True, polls=True))
         self.asked: list[RequestId] = []
         self.by_person = 0  # how many decisions with an allow a person's own act brought about
         self.dead = False
+        self.locked: list[tuple[EventId, set[tuple[RequestId, int]]]] = []  # and the prompts that stood before it
 
     def pick(self, number: int) -> RequestId | None:
         open_ones = [r for r in self.asked if self.play.request(r).phase is not Phase.ENDED]
         return open_ones[number % len(open_ones)] if open_ones else None
+
+    def polls_of(self, request_id: RequestId | None) -> list[EventId]:
+        ballots = self.play.state.entries[request_id].ballots if request_id else ()
+        return [ballot.event_id for ballot in ballots if ballot.event_id]
 
     def allowed(self) -> int:
         return sum(
@@ -101,6 +127,44 @@ class Requests(RuleBasedStateMachine):
             assert whole or self.allowed() == before, "what was not shown whole is confirmed before it is allowed"
             self.by_person = self.allowed()
 
+    @rule(number=st.integers(0, 9))
+    def the_poll_arrives(self, number: int) -> None:
+        request_id = self.pick(number)
+        ballots = self.play.state.entries[request_id].ballots if request_id else ()
+        if request_id and ballots and ballots[-1].event_id is None:
+            poll = self.play.post_poll(request_id)
+            assert self.play.state.shown[poll].poll
+            self.check_no_new_allow()
+
+    @rule(number=st.integers(0, 9), choice=st.integers(0, len(OPTIONS)), old=st.booleans(), sender=PEOPLE)
+    def somebody_votes(self, number: int, choice: int, old: bool, sender: UserId) -> None:
+        request_id = self.pick(number)
+        polls = self.polls_of(request_id)
+        if request_id is None or not polls:
+            return
+        poll = polls[0 if old else -1]
+        before, allowed = self.play.request(request_id), self.allowed()
+        counts = self.play.state.shown[poll].revision == before.revision and choice < len(OPTIONS)
+        others = {r: self.play.request(r).phase for r in self.asked if r != request_id}
+        ids = (*make_answer_ids(before), "made up")
+        self.play.vote(poll, ids[choice], sender=sender)
+        after = self.play.request(request_id)
+        assert others == {r: self.play.request(r).phase for r in others}
+        assert counts or after == before, "an answer of another revision's poll decides nothing"
+        assert before.whole or allowed == self.allowed(), "what was not shown whole is confirmed before it is allowed"
+        if before.phase is not Phase.PENDING:
+            assert after == before
+        self.by_person = self.allowed()
+
+    @rule(number=st.integers(0, 9), sender=STRANGERS)
+    def a_stranger_votes(self, number: int, sender: UserId) -> None:
+        request_id = self.pick(number)
+        polls = self.polls_of(request_id)
+        if request_id and polls:
+            before = len(self.play.outcomes)
+            self.play.vote(polls[-1], make_answer_ids(self.play.request(request_id))[0], sender=sender)
+            assert before == len(self.play.outcomes)
+
     @rule(text=WORDS, sender=STRANGERS)
     def a_stranger_writes(self, text: str, sender: UserId) -> None:
         before = len(self.play.outcomes)
@@ -154,12 +218,14 @@ class Requests(RuleBasedStateMachine):
             assert self.play.request(request_id).phase is not Phase.PENDING
             self.check_no_new_allow()
 
-    @rule(command=st.sampled_from(["pytest -q", "rm -rf /", "ls"]))
-    def the_agent_changes_what_it_asks(self, command: str) -> None:
-        self.play.step(
-            ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=describe(command=command))
-        )
-        self.check_no_new_allow()
+    @rule(number=st.integers(0, 9), command=st.sampled_from(["pytest -q", "rm -rf /", "ls"]))
+    def the_agent_changes_what_it_asks(self, number: int, command: str) -> None:
+        request_id = self.pick(number)
+        if request_id:
+            call = self.play.request(request_id).call
+            what = describe(command=command)
+            self.play.step(ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=what, call=call))
+            self.check_no_new_allow()
 
     @rule()
     def the_turn_ends(self) -> None:
@@ -195,8 +261,79 @@ class Requests(RuleBasedStateMachine):
 
     @rule(state=st.sampled_from(list(RoomState)))
     def the_room_changes(self, state: RoomState) -> None:
-        self.play.step(RoomSeen(room=ROOM, state=state, people=2))
-        self.play.step(RoomSeen(room=ROOM, state=RoomState.JOINED, people=2))
+        encrypted = self.play.state.rooms[ROOM].encrypted or state is RoomState.ENCRYPTED
+        self.play.step(RoomSeen(room=ROOM, state=state, people=2, encrypted=encrypted))
+        self.play.step(RoomSeen(room=ROOM, state=RoomState.JOINED, people=2, encrypted=encrypted))
+        self.play.seal = SIGNED if encrypted else None
+        self.check_no_new_allow()
+
+    @rule()
+    def the_room_is_encrypted(self) -> None:
+        waiting = len(self.play.state.rooms[ROOM].waiting)
+        self.play.encrypt()
+        assert waiting == len(self.play.state.rooms[ROOM].waiting)
+        self.check_no_new_allow()
+
+    @rule(number=st.integers(0, 9), text=WORDS, sender=PEOPLE, seal=st.sampled_from(BAD_SEALS))
+    def somebody_writes_from_a_bad_device(self, number: int, text: str, sender: UserId, seal: Seal) -> None:
+        request_id = self.pick(number)
+        target = self.play.request(request_id).event_id if request_id else None
+        before = len(self.play.outcomes)
+        self.play.say(text, sender, *([target] if target else []), seal=seal)
+        assert self.play.did(Conversation) == []
+        assert before == len(self.play.outcomes)
+
+    @rule(text=WORDS, sender=PEOPLE)
+    def somebody_writes_in_clear_text_into_an_encrypted_room(self, text: str, sender: UserId) -> None:
+        self.play.say(text, sender, seal=None, exposed=True)
+        assert [e for e in self.play.effects if not isinstance(e, Send)] == []
+
+    @rule(sender=PEOPLE)
+    def a_message_cannot_be_read(self, sender: UserId) -> None:
+        event_id = self.play.lock(sender)
+        stood = {r: self.play.request(r) for r in self.asked if self.play.request(r).placed}
+        self.locked.append((event_id, {(r, request.revision) for r, request in stood.items()}))
+        assert [StoreLocked] == [type(e) for e in self.play.effects]
+
+    @rule(number=st.integers(0, 9))
+    def its_sender_is_asked_again(self, number: int) -> None:
+        if self.locked:
+            event_id, _ = self.locked[number % len(self.locked)]
+            late = self.play.state.locked[event_id]
+            self.play.step(StillLocked(room=ROOM, sender=late.sender, event_id=event_id))
+            assert {SendAgain} >= {type(m) for m in self.play.told()}
+
+    @rule(number=st.integers(0, 9), text=WORDS, aim=st.integers(0, 9))
+    def it_is_read_after_all(self, number: int, text: str, aim: int) -> None:
+        if self.locked:
+            event_id, there = self.locked.pop(number % len(self.locked))
+            aimed = self.pick(aim)
+            targets = [e for e in [self.play.request(aimed).event_id if aimed else None] if e]
+            sender = self.play.state.locked[event_id].sender
+            pending = {r for r in self.asked if self.play.request(r).phase is Phase.PENDING}
+            self.play.say(text, sender, *targets, event_id=event_id)
+            decided = {
+                (r, self.play.request(r).revision) for r in pending if self.play.request(r).phase is not Phase.PENDING
+            }
+            assert decided <= there, "it counts for nothing that came after it"
+            self.play.step(Unlocked(room=ROOM, event_id=event_id))
+            assert event_id not in self.play.state.locked
+            self.by_person = self.allowed()
+
+    @rule(person=PEOPLE, master=st.sampled_from(["masterkey", "another"]))
+    def a_person_is_verified(self, person: UserId, master: str) -> None:
+        self.play.step(Verified(user=person, master=master))
+        assert master == self.play.state.pins[person]
+        self.check_no_new_allow()
+
+    @precondition(lambda self: len(self.asked) > ENOUGH)
+    @rule()
+    def the_room_is_upgraded_elsewhere_and_back(self) -> None:
+        elsewhere = RoomId(f"!next{len(self.asked)}:ex.org")
+        self.play.step(RoomMoved(old=ROOM, new=elsewhere))
+        assert self.play.state.agents[CLAUDE].room == elsewhere
+        assert len(self.play.state.rooms[ROOM].waiting) == 0
+        self.play.step(RoomMoved(old=elsewhere, new=ROOM))
         self.check_no_new_allow()
 
     @rule(number=st.integers(0, 9), large=st.booleans())
@@ -252,6 +389,16 @@ class Requests(RuleBasedStateMachine):
         ]
         assert len(closed) == len({r.event_id for r in closed})
         assert all(r.phase is Phase.ENDED for r in closed)
+
+    @invariant()
+    def a_poll_is_open_only_while_its_request_waits(self) -> None:
+        ends = [e.message.poll for e in self.play.all_effects if isinstance(e, Send) and isinstance(e.message, PollEnd)]
+        assert len(ends) == len(set(ends))
+        for request_id in self.asked:
+            polls = self.polls_of(request_id)
+            if self.play.request(request_id).phase is Phase.ENDED:
+                assert set(polls) <= set(ends)
+            assert set(polls[:-1]) <= set(ends)
 
     @invariant()
     def every_response_is_an_offered_option_of_a_person_or_a_refusal(self) -> None:

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from bridge.core import turns
-from bridge.core.effects import Conversation, Effect, EndTurn, Send, StartTurn, TellStatus, Typing
+from bridge.core.effects import Conversation, Effect, EndTurn, Refuse, Send, StartTurn, TellStatus, Typing
 from bridge.core.events import (
     AgentGone,
     Echoed,
+    RoomMoved,
     RoomSeen,
     RoomState,
     Said,
@@ -36,7 +37,7 @@ from bridge.core.messages import (
     WhichTurn,
     Words,
 )
-from bridge.core.model import Agent, AgentName, EventId, Listen, SessionId, UserId
+from bridge.core.model import Agent, AgentName, EventId, Listen, RoomId, SessionId, UserId
 from tests.core.play import ALICE, BOB, CLAUDE, MALLORY, ROOM, SESSION, agent
 
 CODEX = AgentName("codex")
@@ -77,6 +78,10 @@ class Talkers:
     @property
     def started(self) -> list[tuple[str, str]]:
         return [(e.agent, e.text) for e in self.effects if isinstance(e, StartTurn)]
+
+    def say_from_bad_device(self, text: str, *refusing: AgentName) -> list[Effect]:
+        said = Said(room=ROOM, sender=ALICE, event_id=EventId("$bad"), text=text)
+        return self.step(Conversation(said, refused=frozenset(refusing)))
 
 
 def pair(**changes: object) -> tuple[Agent, Agent]:
@@ -375,3 +380,36 @@ def test_cancel_with_two_running_turns_asks_which() -> None:
     assert talk.effects[0] == EndTurn(session_id=OTHER, by=ALICE)
     talk.say("!cancel gemini")
     assert talk.told == [WhichAgent((CLAUDE, CODEX), EventId("$e5"))]
+
+
+def test_words_from_a_device_that_their_agent_does_not_accept_are_refused_and_not_taken() -> None:
+    talk = Talkers(*pair())
+    (refusal,) = talk.say_from_bad_device("codex: go", CODEX)
+    assert isinstance(refusal, Refuse)
+    assert refusal.agent == CODEX
+    talk.say_from_bad_device("claude: go", CODEX)
+    assert talk.started == [("claude", "go")]
+
+
+def test_a_command_counts_for_the_agents_that_accept_its_device() -> None:
+    talk = Talkers(*pair())
+    talk.say("claude: go")
+    talk.say("codex: go")
+    talk.say_from_bad_device("!cancel", CODEX)
+    assert [e.session_id for e in talk.effects if isinstance(e, EndTurn)] == [SESSION]
+    (refusal,) = talk.say_from_bad_device("!cancel", CLAUDE, CODEX)
+    assert isinstance(refusal, Refuse)
+    assert refusal.agent == CLAUDE
+
+
+def test_where_a_room_was_upgraded_its_agents_listen_and_speak_in_the_new_one() -> None:
+    talk = Talkers(agent(), agent(name=CODEX, room=RoomId("!other")))
+    new = RoomId("!new")
+    talk.step(RoomMoved(old=ROOM, new=new))
+    talk.say("go")
+    assert talk.effects == []
+    talk.say("go", room=new)
+    assert talk.started == [("claude", "go")]
+    talk.end("I did.")
+    assert [e.room for e in talk.effects if isinstance(e, Send)] == [new]
+    assert [a.room for a in talk.state.agents.values()] == [new, RoomId("!other")]

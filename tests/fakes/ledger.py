@@ -17,15 +17,20 @@ from bridge.core.changes import (
     Snapshot,
     StoreAsked,
     StoreDecision,
+    StoreEncrypted,
     StoreEnding,
     StoreLateAnswer,
+    StoreLocked,
+    StoreMoved,
     StoreOutgoing,
+    StorePin,
     StorePosted,
     StoreRevision,
     StoreSent,
     StoreSession,
     StoreSessionEnd,
     StoreTaken,
+    StoreUnlocked,
     StoreUnseen,
 )
 from bridge.core.errors import AlreadyDecided, LedgerError
@@ -58,6 +63,10 @@ class _Tables:
     taken: dict[EventId, None] = field(default_factory=dict[EventId, None])
     outgoing: dict[TransactionId, StoreOutgoing] = field(default_factory=dict[TransactionId, StoreOutgoing])
     transaction_ids: set[TransactionId] = field(default_factory=set[TransactionId])
+    locked: dict[EventId, StoreLocked] = field(default_factory=dict[EventId, StoreLocked])
+    pins: dict[UserId, str] = field(default_factory=dict[UserId, str])
+    encrypted: set[RoomId] = field(default_factory=set[RoomId])
+    moved: list[tuple[RoomId, RoomId]] = field(default_factory=list[tuple[RoomId, RoomId]])
     records: list[Record] = field(default_factory=list[Record])
     token: SyncToken | None = None
 
@@ -100,6 +109,10 @@ class MemoryLedger:
                 for session_id, agent in tables.sessions.items()
                 if session_id not in tables.ended_sessions
             ),
+            locked=tuple(tables.locked.values()),
+            pins=tuple(sorted(tables.pins.items())),
+            encrypted=frozenset(tables.encrypted),
+            moved=tuple(tables.moved),
         )
 
     async def commit(self, changes: Sequence[Change], *, at: Millis, token: SyncToken | None = None) -> list[Record]:
@@ -157,6 +170,8 @@ def _carry_out(tables: _Tables, change: Change, timestamp: str) -> None:
             tables.outgoing.pop(transaction_id, None)
         case StoreTaken(event_id):
             tables.taken.setdefault(event_id, None)
+        case StoreLocked() | StoreUnlocked() | StorePin() | StoreEncrypted() | StoreMoved():
+            _carry_out_guarding(tables, change)
         case _:
             session_id = _carry_out_recorded(tables, change)
             entry = enter(change, tables.sessions[session_id])
@@ -166,6 +181,22 @@ def _carry_out(tables: _Tables, change: Change, timestamp: str) -> None:
                 tables.records += _copied(
                     [Record(sequence=sequence, session_id=session_id, timestamp=timestamp, type=kind, fields=fields)]
                 )
+
+
+def _carry_out_guarding(
+    tables: _Tables, change: StoreLocked | StoreUnlocked | StorePin | StoreEncrypted | StoreMoved
+) -> None:
+    match change:
+        case StoreLocked(event_id=event_id):
+            tables.locked.setdefault(event_id, change)
+        case StoreUnlocked(event_id):
+            tables.locked.pop(event_id, None)
+        case StorePin(user=user, master=master):
+            tables.pins[user] = master
+        case StoreEncrypted(room):
+            tables.encrypted.add(room)
+        case StoreMoved(old=old, new=new):
+            tables.moved.append((old, new))
 
 
 def _carry_out_recorded(tables: _Tables, change: Recorded) -> SessionId:

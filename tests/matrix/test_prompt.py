@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bridge.core.messages import Closing, Gone, Message, Prompt, Replaced, Seed, Words
+from bridge.core.messages import Closing, DeviceRefused, Gone, Message, Prompt, Replaced, Seed, Words
 from bridge.core.model import (
     AgentName,
     Decision,
@@ -100,6 +100,8 @@ def measure_card(content: JsonObject) -> int:
         ("prompt-full", Prompt(REQUEST), False),
         ("prompt-edit-shared-revised", Prompt(EDIT), True),
         ("prompt-cut", Prompt(ask(*TESTS[:2], Text("Command", "start " + "x" * 40_000 + " end"))), False),
+        ("prompt-strict", Prompt(replace(REQUEST, strict=True)), False),
+        ("notice-device-refused", DeviceRefused(AMY, EventId("$answer"), "PHONE"), False),
         ("closing-answered", Closing(ANSWERED), False),
     ],
 )

@@ -12,6 +12,7 @@ from bridge.core.messages import (
     Confirm,
     Gone,
     Help,
+    Moved,
     NoAgent,
     NotAllowed,
     NotAnOption,
@@ -20,6 +21,7 @@ from bridge.core.messages import (
     PromptLost,
     Queued,
     QueueFull,
+    SendAgain,
     Status,
     TooLate,
     TurnFailed,
@@ -64,6 +66,7 @@ CLAUDE, QWEN = AgentName("claude"), AgentName("qwen")
 BO, MAL = UserId("@bo:hs"), UserId("@mal:hs")
 CLAIMS = re.compile(r"\b(blocked|prevented|ran|executed|succeeded|done|approved(?! yet\.))\b", re.IGNORECASE)
 HONEST = re.compile(r"nothing has been approved", re.IGNORECASE)
+STRICT = replace(REQUEST, strict=True)
 OTHER = replace(REQUEST, number=13, description=make_description(title="Push"))
 
 
@@ -286,6 +289,34 @@ SPOKEN: list[tuple[Spoken, str]] = [
         ),
     ),
     (Status(()), "No agent is set up for this room."),
+    (
+        NotAnOption(STRICT, ANSWER),
+        (
+            "That is not one of the options, so nothing has been approved.\n\n"
+            "1. Allow once\n2. Always allow\n3. Reject\n4. Never allow\n\n"
+            "Reply with #12 and the number, for example: #12 1"
+        ),
+    ),
+    (
+        Confirm(STRICT, ALLOW, AMY, ANSWER),
+        (
+            '@amy:hs, you chose "Allow once" for #12, but not all of what it asks could be shown, neither in the message'
+            " nor as a file. Nothing has been approved yet.\n\n"
+            "To choose it all the same, reply to this message with the option's whole name, or with the word confirm, with"
+            " #12 in front. Numbers and reactions do not count here. claude goes on waiting until then."
+        ),
+    ),
+    (
+        Moved((CLAUDE, QWEN)),
+        (
+            "This room takes the place of one that was upgraded. Who asks here from now on: claude, qwen. What still waited"
+            " in the old room has ended there."
+        ),
+    ),
+    (
+        SendAgain(AMY, ANSWER, withheld=False),
+        "@amy:hs, your message could not be decrypted here, so it does not count. Please send it again.",
+    ),
 ]
 
 
@@ -324,7 +355,11 @@ def test_a_message_replies_to_the_event_it_answers(message: Spoken) -> None:
 
 def test_only_who_must_act_is_mentioned() -> None:
     mentions = {type(message).__name__: render_speech(message).mentions for message, _ in SPOKEN}
-    assert {name: users for name, users in mentions.items() if users} == {"Confirm": (AMY,), "PromptLost": (AMY,)}
+    assert {name: users for name, users in mentions.items() if users} == {
+        "Confirm": (AMY,),
+        "PromptLost": (AMY,),
+        "SendAgain": (AMY,),
+    }
 
 
 def test_help_names_the_commands_and_how_to_answer_and_what_an_approval_is() -> None:
@@ -342,6 +377,11 @@ def test_a_prompt_in_full() -> None:
         "Permission needed (#12): Run the test suite\n\nKind: execute\nCommand:\n    bun test\nLocation: apps/hub\n\n"
         "1. Allow once\n2. Always allow\n3. Reject\n4. Never allow\n\nReply with the number, or the option's name."
     )
+
+
+def test_a_strict_prompt_names_its_number_in_how_to_answer() -> None:
+    last = render_prompt(STRICT, (), shared=False)[-1]
+    assert write_body((last,)) == "Reply with #12 and the number, for example: #12 1"
 
 
 def test_a_prompt_without_items_has_no_empty_block() -> None:

@@ -143,8 +143,9 @@ class Rig:
             raw="{}",
         )
 
-    def changed(self, command: str) -> ToolCallChanged:
-        return ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=describe(command=command))
+    def changed(self, command: str, call: int = 1) -> ToolCallChanged:
+        what = describe(command=command)
+        return ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=what, call=CallRef(call))
 
     async def ask(self, call: int = 1) -> RequestId:
         """A request whose prompt stands in the room."""

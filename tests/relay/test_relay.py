@@ -55,8 +55,8 @@ async def test_a_batch_is_stored_with_its_token_before_it_is_done() -> None:
     async with rig.begun():
         await rig.sync(since="s7")
         assert rig.ledger.token == "s7"
-    assert await Rig(ledger=rig.ledger).relay.load() == SyncToken("s7")
-    assert await Rig(ledger=Ledger()).relay.load() is None
+    assert (await Rig(ledger=rig.ledger).relay.load()).token == SyncToken("s7")
+    assert (await Rig(ledger=Ledger()).relay.load()).token is None
 
 
 async def test_the_same_event_counts_once_in_a_batch_in_the_next_and_after_a_restart() -> None:

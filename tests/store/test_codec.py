@@ -126,6 +126,8 @@ REQUESTS = st.builds(
     whole=st.booleans(),
     style=st.sampled_from(PromptStyle),
     mentions=tuples(TEXTS.map(UserId)),
+    nonce=TEXTS,
+    strict=st.booleans(),
 )
 
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from bridge.core.model import SessionId
 from bridge.store.database import migrate
 from bridge.store.ledger import SqliteLedger
 from bridge.store.migrations import STEPS, Step
-from tests.store.values import AT, ask, decide, end, make_request, queue, start
+from tests.store.values import AT, GUARDS, ask, decide, end, make_request, queue, start
 
 VERSIONS = Path(__file__).parent / "versions"
 """`N.sql` is a ledger as version N wrote it: frozen, one for each version, never written again."""
 
 WAITING, DECIDED, ENDED = make_request(1), make_request(2), make_request(3)
 OTHER = SessionId("acps_fedcba9876543210")
+POLLED = replace(make_request(4), nonce="n0nce", strict=True)
 
 
 def test_each_version_has_a_ledger_to_try_the_way_from() -> None:
@@ -35,17 +37,19 @@ async def test_a_ledger_of_an_earlier_version_keeps_what_it_held(tmp_path: Path,
     with closing(sqlite3.connect(old)) as connection:
         connection.executescript((VERSIONS / f"{version}.sql").read_text("ascii"))
     upgraded, fresh = await SqliteLedger.open(old), await SqliteLedger.open(new)
-    await fill(fresh)
+    await fill(fresh, version)
     assert await fresh.load() == await upgraded.load()
     assert await fresh.history() == await upgraded.history()
     await upgraded.close()
     await fresh.close()
 
 
-async def fill(ledger: SqliteLedger) -> None:
-    """Commit what the frozen ledgers hold."""
+async def fill(ledger: SqliteLedger, version: int) -> None:
+    """Commit what the frozen ledger of this version holds."""
     await ledger.commit([start(), start(OTHER), *map(ask, (WAITING, DECIDED, ENDED))], at=AT)
     await ledger.commit([queue(WAITING), decide(DECIDED), decide(ENDED), end(ENDED)], at=AT)
+    if version > 1:
+        await ledger.commit([ask(POLLED), *GUARDS], at=AT)
 
 
 ROWS = st.lists(st.text(max_size=5), max_size=5)

@@ -14,14 +14,19 @@ from bridge.core.changes import (
     Change,
     Record,
     StoreDecision,
+    StoreEncrypted,
     StoreEnding,
     StoreLateAnswer,
+    StoreLocked,
+    StoreMoved,
+    StorePin,
     StorePosted,
     StoreRevision,
     StoreSent,
     StoreSession,
     StoreSessionEnd,
     StoreTaken,
+    StoreUnlocked,
     StoreUnseen,
 )
 from bridge.core.errors import LedgerError
@@ -180,6 +185,26 @@ class Ledgers(RuleBasedStateMachine):
     @rule(event_id=EVENTS, token=TOKENS)
     def event_is_taken(self, event_id: EventId, token: SyncToken | None) -> None:
         self.commit(StoreTaken(event_id), token=token)
+
+    @rule(event_id=EVENTS, room=ROOMS, sender=PEOPLE, token=TOKENS)
+    def event_is_locked(self, event_id: EventId, room: RoomId, sender: UserId, token: SyncToken | None) -> None:
+        self.commit(StoreLocked(event_id=event_id, room=room, sender=sender, raw="{\udfff}"), token=token)
+
+    @rule(event_id=EVENTS)
+    def event_is_unlocked(self, event_id: EventId) -> None:
+        self.commit(StoreUnlocked(event_id))
+
+    @rule(person=PEOPLE, master=st.sampled_from(["one", "ü"]))
+    def person_is_pinned(self, person: UserId, master: str) -> None:
+        self.commit(StorePin(user=person, master=master))
+
+    @rule(room=ROOMS)
+    def room_is_encrypted(self, room: RoomId) -> None:
+        self.commit(StoreEncrypted(room))
+
+    @rule(old=ROOMS, new=ROOMS)
+    def room_moves(self, old: RoomId, new: RoomId) -> None:
+        self.commit(StoreMoved(old=old, new=new))
 
     @rule(token=TOKENS)
     def sync_brings_nothing(self, token: SyncToken | None) -> None:

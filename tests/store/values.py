@@ -1,6 +1,18 @@
 """Values for tests of the ledger: requests, decisions and the changes that store them."""
 
-from bridge.core.changes import Priority, StoreAsked, StoreDecision, StoreEnding, StoreOutgoing, StoreSession
+from bridge.core.changes import (
+    Change,
+    Priority,
+    StoreAsked,
+    StoreDecision,
+    StoreEncrypted,
+    StoreEnding,
+    StoreLocked,
+    StoreMoved,
+    StoreOutgoing,
+    StorePin,
+    StoreSession,
+)
 from bridge.core.model import (
     AgentName,
     CallRef,
@@ -71,6 +83,13 @@ RECORD: JsonObject = {
     "options": [{"optionId": "a\udfff", "name": "Allow once", "kind": "allow_once"}],
     "_meta": {"trace": None},
 }
+LOCKED = StoreLocked(event_id=EventId("$l1"), room=ROOM, sender=ALICE, raw='{"content":"odd \udfff"}')
+GUARDS: tuple[Change, ...] = (
+    LOCKED,
+    StorePin(user=ALICE, master="b64+/master"),
+    StoreEncrypted(ROOM),
+    StoreMoved(old=ROOM, new=RoomId("!new")),
+)
 
 
 def make_request(number: int = 1, *, session_id: SessionId = SESSION, room: RoomId = ROOM) -> Request:
