@@ -7,6 +7,7 @@ to know rooms, policies and the ledger.
 
 import itertools
 import os
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -28,6 +29,8 @@ from bridge.core.ports import Deliver
 START_LIMIT_SECONDS = 60.0  # to a session: opencode takes 4 to 11 s, an agent that logs in over the network longer
 FLUSH_WAIT_SECONDS = 1.0  # for the last answers to be read before stdin is closed (AC-18)
 EXIT_WAIT_SECONDS = 1.0  # for the exit code of an agent whose stdout has ended: people are told within 5 s (exit-01)
+
+NONCE_BYTES = 16  # nobody guesses 128 bits
 
 log = structlog.get_logger()
 
@@ -79,6 +82,11 @@ async def spawn(launch: Launch) -> Process:
     """Start the real process. Raises `AgentStartFailed`."""
     environment = choose_environment(os.environ, pass_env=launch.pass_env, env=launch.env)
     return await start_process(launch.name, launch.command, cwd=launch.cwd, environment=environment)
+
+
+def make_nonce() -> str:
+    """A part of a request that nobody can guess (`Request.nonce`)."""
+    return secrets.token_hex(NONCE_BYTES)
 
 
 @dataclass(slots=True)
@@ -137,12 +145,14 @@ class Harnesses:
         new_session_id: Callable[[], SessionId],
         version: str,
         spawn: Spawn = spawn,
+        new_nonce: Callable[[], str] = make_nonce,
     ) -> None:
         self._launches = {launch.name: launch for launch in launches}
         self._deliver = deliver
         self._new_session_id = new_session_id
         self._version = version
         self._spawn = spawn
+        self._new_nonce = new_nonce
         self._numbers = itertools.count(1)
         self._running: dict[AgentName, _Running] = {}
         self._starting: set[AgentName] = set()
@@ -257,6 +267,7 @@ class Harnesses:
             cwd=launch.cwd,
             deliver=self._deliver,
             numbers=self._numbers,
+            new_nonce=self._new_nonce,
         )
         running = start.running = self._running[launch.name] = _Running(process, connection, session)
         if self._closing or start.abandoned:

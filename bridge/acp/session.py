@@ -5,7 +5,7 @@ bridge's own number, the tool calls they ask about, the words of the turn. It de
 event of the core, and only the core's outcome is sent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -64,6 +64,7 @@ class Session:
         cwd: str,
         deliver: Deliver,
         numbers: Iterator[int],
+        new_nonce: Callable[[], str],
     ) -> None:
         self.session_id = session_id
         self._connection = connection
@@ -71,6 +72,7 @@ class Session:
         self._cwd = cwd
         self._deliver = deliver
         self._numbers = numbers
+        self._new_nonce = new_nonce
         self._opened: OpenedSession | None = None
         self._early: list[Call] = []
         self._waiting: dict[CallRef, _Waiting] = {}
@@ -160,6 +162,7 @@ class Session:
             agent=self._agent,
             session_id=self.session_id,
             call=ref,
+            nonce=self._new_nonce(),
         )
         if dropped:
             self._log.warning("permission.options_dropped", call=ref, dropped=dropped)

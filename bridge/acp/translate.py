@@ -29,6 +29,7 @@ def make_asked(
     agent: AgentName,
     session_id: SessionId,
     call: CallRef,
+    nonce: str,
 ) -> tuple[Asked, int]:
     """The event for a permission request, and how many options were dropped; `tool_call` is the merged one.
 
@@ -45,6 +46,7 @@ def make_asked(
         misfit=options.misfit,
         record={key: params[key] for key in _RECORDED if key in params},
         raw=json.dumps(params, allow_nan=False, separators=(",", ":")),
+        nonce=nonce,
     )
     return asked, options.dropped
 

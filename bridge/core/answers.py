@@ -23,10 +23,11 @@ from bridge.core.attempts import (
 )
 from bridge.core.changes import StoreUnseen
 from bridge.core.effects import Conversation
-from bridge.core.events import Reacted, Said
+from bridge.core.events import Reacted, Said, Voted
 from bridge.core.locked import stood, stood_prompt
 from bridge.core.messages import NeedsNumber, WhichPrompt, WrongNumber
 from bridge.core.model import AgentName, Meaning, Option, Phase, Request, RoomId, UserId, Via
+from bridge.core.polls import read_vote
 from bridge.core.replies import Fits, choose, command, confirms, has_form, is_lone_number, is_nothing, split_number
 from bridge.core.state import Entry, Room, Shown, Step
 
@@ -239,6 +240,33 @@ def _weigh_reaction(step: Step, reacted: Reacted, entry: Entry, shown: Shown) ->
     if not isinstance(option, Option) or not may_answer(step, entry, attempt):
         return
     if request.phase is not Phase.PENDING or shown.revision != request.revision:
+        tell_late(step, entry, shown.revision, attempt, option)
+    else:
+        take(step, entry, option, attempt)
+
+
+def vote(step: Step, voted: Voted) -> None:
+    """A vote of somebody else. One that names no single answer of a poll of ours is nothing, wherever it stands.
+
+    Its place in sync order needs no look: nobody knows a poll's answer ids before it stands in the room.
+    """
+    shown = step.state.shown.get(voted.target)
+    entry = step.state.entries.get(shown.request_id) if shown else None
+    if shown is None or entry is None or not shown.poll or entry.request.room != voted.room:
+        return
+    option = read_vote(entry.request, shown.revision, voted.answers)
+    if option is None or not trusting.is_heard(step, voted):
+        return
+    _weigh_vote(step, voted, entry, shown, option)
+    if voted.event_id not in step.state.locked:
+        _note_presence(step, voted.room, voted.sender)
+
+
+def _weigh_vote(step: Step, voted: Voted, entry: Entry, shown: Shown, option: Option) -> None:
+    attempt = Attempt(sender=voted.sender, via=Via.POLL, event_id=voted.event_id, under=voted.target, message=voted)
+    if not may_answer(step, entry, attempt):
+        return
+    if entry.request.phase is not Phase.PENDING or shown.revision != entry.request.revision:
         tell_late(step, entry, shown.revision, attempt, option)
     else:
         take(step, entry, option, attempt)

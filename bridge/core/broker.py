@@ -7,7 +7,7 @@ is what the caller says it is: `at`, in Unix milliseconds.
 
 from dataclasses import replace
 
-from bridge.core import answers, endings, locked, posting, receipts, rooms, trusting
+from bridge.core import answers, endings, locked, polls, posting, receipts, rooms, trusting
 from bridge.core.changes import (
     Priority,
     Snapshot,
@@ -88,6 +88,7 @@ def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effe
     work = Step(state, at)
     unsent = {out.request_id: out.transaction_id for out in found.outgoing if out.priority is Priority.PROMPT}
     for request in found.closed:
+        _recover_polls(work, work.state.entries[request.request_id], found)
         transaction_id = unsent.get(request.request_id)
         if transaction_id is not None and request.event_id is None:
             work.put(replace(work.state.entries[request.request_id], transaction_id=transaction_id))
@@ -101,6 +102,7 @@ def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effe
             work.show(request.event_id, Shown(request.request_id, request.revision))
         elif entry.transaction_id is not None:
             work.leave(entry.transaction_id, Leaving(request.request_id, request.revision))
+        entry = _recover_polls(work, entry, found)
         work.wait(entry)
         if request.phase is Phase.DECIDED:
             work.settle(entry)
@@ -108,6 +110,13 @@ def recover(state: State, found: Snapshot, at: Millis) -> tuple[State, list[Effe
     for session_id, _agent in found.sessions:
         _end_session(work, session_id, "bridge_restarted")
     return work.state, [effect for effect in work.effects if not isinstance(effect, Withhold)]
+
+
+def _recover_polls(work: Step, entry: Entry, found: Snapshot) -> Entry:
+    request_id = entry.request.request_id
+    known = [event_id for asked, event_id in found.polls if asked == request_id]
+    leaving = [out.transaction_id for out in found.outgoing if out.request_id == request_id]
+    return polls.recover_polls(work, entry, known, [each for each in leaving if each.endswith(polls.SUFFIX)])
 
 
 def refuse(state: State, effect: Refuse, at: Millis) -> tuple[State, list[Effect]]:
@@ -153,7 +162,7 @@ def _take(work: Step, event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - o
         case Reacted():
             answers.react(work, event)
         case Voted():
-            pass
+            answers.vote(work, event)
         case Locked() | StillLocked() | Unlocked():
             locked.hear(work, event)
         case Verified():
@@ -274,6 +283,7 @@ def _ask(work: Step, event: Asked) -> None:
         style=agent.prompt_style,
         strict=agent.strict and room is not None and room.encrypted,
         mentions=tuple(sorted(agent.approvers)) if agent.mentions else (),
+        nonce=event.nonce,
     )
     entry = Entry(request=request)
     work.do(StoreAsked(request=request, record=event.record, raw=event.raw))

@@ -243,3 +243,4 @@ class Snapshot:
     pins: tuple[tuple[UserId, str], ...] = ()
     encrypted: frozenset[RoomId] = frozenset()
     moved: tuple[tuple[RoomId, RoomId], ...] = ()  # old, new; oldest first
+    polls: tuple[tuple[RequestId, EventId], ...] = ()  # polls of `open` that stand in their rooms and were not ended

@@ -31,6 +31,7 @@ from bridge.core.model import (
     Via,
 )
 from bridge.core.policy import expire
+from bridge.core.polls import end_polls, withhold_polls
 from bridge.core.state import Entry, Leaving, Step, without
 
 
@@ -173,6 +174,7 @@ def _end(step: Step, entry: Entry, ending: Ending, *, delivered: bool) -> None:
     for event_id in (request.event_id, *entry.unedited):
         if event_id is not None:
             close_prompt(step, request, event_id)
+    end_polls(step, step.state.entries[request.request_id])
     if ticket is not None:
         step.do(Receipt(ticket=ticket, reason=None if delivered else REASON_OF_ENDING[ending]))
 
@@ -204,10 +206,11 @@ def mark_unseen(step: Step, entry: Entry, by: str | None) -> None:
 
 
 def _withdraw_from_room(step: Step, entry: Entry) -> None:
-    """What has not left for the room yet shall not: the prompt itself, or its seeds."""
+    """What has not left for the room yet shall not: the prompt itself, its poll, or its seeds."""
     request = entry.request
     if entry.transaction_id is not None and request.event_id is None:
         step.do(Withhold(entry.transaction_id))
+    withhold_polls(step, entry)
     for number in range(1, entry.seeded + 1):
         step.do(Withhold(seed_id(entry, number)))
 

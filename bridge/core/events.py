@@ -4,7 +4,7 @@ Above it: broker, turns, relay and every adapter. Below it: the model. An adapte
 an event has.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -59,7 +59,7 @@ class Asked:
     misfit: Misfit | None
     record: JsonObject
     raw: str  # the raw params as JSON text, for the ledger alone
-    nonce: str = ""  # unguessable, from a CSPRNG; see `Request.nonce`
+    nonce: str = field(default="", repr=False)  # unguessable, from a CSPRNG; see `Request.nonce`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ Above it: everybody. Below it: nothing. Frozen values only; no behaviour that ne
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType, TypeAlias
 
@@ -317,7 +317,7 @@ class Request:
     whole: bool = True  # whether people were shown all of it; else an allow is confirmed first (rule 10)
     style: PromptStyle = PromptStyle.FULL
     mentions: tuple[UserId, ...] = ()
-    nonce: str = ""  # unguessable; the ids of a poll's answers come from it. "": no poll
+    nonce: str = field(default="", repr=False)  # unguessable; the ids of a poll's answers come from it. "": no poll
     strict: bool = False  # only an encrypted text with the room number in front counts, or an encrypted vote
 
 

@@ -13,6 +13,7 @@ from bridge.core.endings import Cause
 from bridge.core.events import Composed, Echoed, SendFailed, TooLarge, ToolCallChanged
 from bridge.core.messages import Prompt, PromptLost, Replaced, Seed
 from bridge.core.model import Essence, EventId, Phase, Request, TransactionId
+from bridge.core.polls import begin_poll, bind_poll, end_polls, withhold_polls
 from bridge.core.state import Confirmation, Entry, Leaving, Shown, Step, without
 
 SEEDS_AT_MOST = 10  # there are keycaps for ten numbers; each costs one event of the room's rate limit
@@ -57,6 +58,7 @@ def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
         work.do(Withhold(entry.transaction_id))
     for number in range(1, entry.seeded + 1):
         work.do(Withhold(endings.seed_id(entry, number)))
+    withhold_polls(work, entry)
     request = replace(
         request,
         revision=request.revision + 1,
@@ -69,7 +71,8 @@ def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
     closed_place = work.mark_place()
     work.put_room(request.room, replace(work.room(request.room), closed_at=work.at, closed_place=closed_place))
     endings.mark_unseen(work, entry, None)
-    post(work, replace(entry, request=request, old_events=olds, unedited=unedited, confirmations=(), shrink=0))
+    entry = replace(entry, request=request, old_events=olds, unedited=unedited, confirmations=(), shrink=0)
+    post(work, end_polls(work, entry))
 
 
 def _changed(shown: Essence, now: Essence) -> bool:
@@ -91,8 +94,10 @@ def bind(work: Step, transaction_id: TransactionId, event_id: EventId) -> None:
     entry = work.state.entries.get(leaving.request_id)
     if entry is None or leaving.again is not None:
         return
-    work.show(event_id, Shown(leaving.request_id, leaving.revision, leaving.confirmation))
-    if leaving.confirmation:
+    work.show(event_id, Shown(leaving.request_id, leaving.revision, leaving.confirmation, leaving.poll))
+    if leaving.poll:
+        bind_poll(work, entry, transaction_id, event_id)
+    elif leaving.confirmation:
         asked = tuple(
             replace(c, event_id=event_id) if c.transaction_id == transaction_id else c for c in entry.confirmations
         )
@@ -114,7 +119,9 @@ def _post_bound(work: Step, entry: Entry, event_id: EventId) -> None:
     elif request.phase is Phase.PENDING:
         for old in entry.unedited:
             _say_replaced(work, request, old)
-        _seed(work, replace(entry, unedited=()), event_id)
+        entry = work.put(replace(entry, unedited=()))
+        begin_poll(work, entry)
+        _seed(work, work.state.entries[request.request_id], event_id)
 
 
 def _bind_old(work: Step, entry: Entry, event_id: EventId) -> None:
@@ -132,7 +139,6 @@ def _bind_old(work: Step, entry: Entry, event_id: EventId) -> None:
 def _seed(work: Step, entry: Entry, event_id: EventId) -> None:
     request = entry.request
     count = len(request.options)
-    work.put(entry)
     if request.strict or not work.state.agents[request.agent].reactions or count > SEEDS_AT_MOST:
         return
     entry = work.put(replace(entry, seeded=count))
@@ -181,8 +187,10 @@ def lose_message(work: Step, event_id: EventId) -> None:
         return
     for number in range(1, entry.seeded + 1):
         work.do(Withhold(endings.seed_id(entry, number)))
+    withhold_polls(work, entry)
     work.state = replace(work.state, shown=without(work.state.shown, event_id))
-    post(work, replace(entry, reposted=True, request=replace(request, event_id=None, placed=False)))
+    entry = replace(entry, reposted=True, request=replace(request, event_id=None, placed=False))
+    post(work, end_polls(work, entry))
 
 
 def fail_to_send(work: Step, event: SendFailed | TooLarge) -> None:

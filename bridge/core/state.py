@@ -49,6 +49,15 @@ class Confirmation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """One poll of a request. `over`: it was ended, or will be as soon as it arrives."""
+
+    transaction_id: TransactionId
+    event_id: EventId | None = None
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A request and what the broker remembers beside it."""
 
@@ -65,16 +74,18 @@ class Entry:
     strangers: frozenset[UserId] = frozenset()  # who was told that they may not answer
     late: frozenset[tuple[UserId, int]] = frozenset()  # who was told that they were late, for which revision
     confirmations: tuple[Confirmation, ...] = ()
+    ballots: tuple[Ballot, ...] = ()  # oldest first
     ticket: int | None = None  # the control-socket caller whose answer decided it
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What an event of ours in a room is: the message of this request's revision, or a confirmation's question."""
+    """What an event of ours in a room is: the message or poll of this request's revision, or a confirmation's question."""
 
     request_id: RequestId
     revision: int
     confirmation: bool = False
+    poll: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,7 @@ class Leaving:
     request_id: RequestId
     revision: int
     confirmation: bool = False
+    poll: bool = False
     again: Send | None = None
 
 
@@ -256,14 +268,16 @@ class Step:
     def forget(self, entry: Entry) -> None:
         """Drop an ended request and every event that stood for it."""
         request, state = entry.request, self.state
-        gone = [*entry.old_events, request.event_id, *(c.event_id for c in entry.confirmations)]
+        gone = [*entry.old_events, request.event_id]
+        gone += [each.event_id for each in (*entry.confirmations, *entry.ballots)]
         shown = state.shown
         for event_id in gone:
             if event_id is not None:
                 shown = without(shown, event_id)
         leaving = state.leaving
-        if entry.transaction_id is not None:
-            leaving = without(leaving, entry.transaction_id)
+        for transaction_id in (entry.transaction_id, *(ballot.transaction_id for ballot in entry.ballots)):
+            if transaction_id is not None:
+                leaving = without(leaving, transaction_id)
         self.state = replace(state, entries=without(state.entries, request.request_id), shown=shown, leaving=leaving)
 
 

@@ -17,6 +17,8 @@ MESSAGE = "m.room.message"
 REACTION = "m.reaction"
 REDACTION = "m.room.redaction"
 CREATE = "m.room.create"
+VOTE = "org.matrix.msc3381.poll.response"  # what clients send
+VOTE_STABLE = "m.poll.response"
 MEMBER = "m.room.member"
 ENCRYPTION = "m.room.encryption"
 ENCRYPTED = "m.room.encrypted"
@@ -28,6 +30,9 @@ VERIFICATION = "m.key.verification."  # how the types of all events of a verific
 THREAD = "m.thread"
 EDIT = "m.replace"
 ANNOTATION = "m.annotation"
+REFERENCE = "m.reference"
+
+SELECTIONS = "m.selections"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +135,26 @@ def mentioned(source: Source) -> tuple[str, ...]:
     users = mapping(content(source), "m.mentions").get("user_ids")
     items = cast("list[object]", users) if isinstance(users, list) else []
     return tuple(item for item in items if isinstance(item, str))
+
+
+def selected(source: Source) -> tuple[str, ...] | None:
+    """The answer ids of a vote, in the unstable or the stable form; empty when it was taken back.
+
+    None when it is no vote: no list, something else than ids in it, or two forms that disagree.
+    """
+    said = content(source)
+    found = {_ids(said[SELECTIONS])} if SELECTIONS in said else set[tuple[str, ...] | None]()
+    if VOTE in said:
+        found.add(_ids(mapping(said, VOTE).get("answers")))
+    return found.pop() if len(found) == 1 else None
+
+
+def _ids(value: object) -> tuple[str, ...] | None:
+    if not isinstance(value, list):
+        return None
+    items = cast("list[object]", value)
+    ids = tuple(item for item in items if isinstance(item, str))
+    return ids if len(ids) == len(items) else None
 
 
 def redacts(source: Source) -> EventId | None:

@@ -7,7 +7,7 @@ answer, which prompts wait and what a text chooses: it only says what somebody d
 from collections.abc import Collection
 from dataclasses import replace
 
-from bridge.core.events import Echoed, Event, Reacted, Redacted, Said
+from bridge.core.events import Echoed, Event, Reacted, Redacted, Said, Voted
 from bridge.core.model import EventId, RequestId, RoomId, Seal, UserId
 from bridge.core.replies import without_fallback, without_mention
 from bridge.matrix import events
@@ -23,27 +23,30 @@ def read(
     seal: Seal | None = None,
     exposed: bool = False,
 ) -> Event | None:
-    """What the event is for the core: Said, Reacted, Redacted, Echoed, or None when it is nothing that counts.
+    """What the event is for the core: Said, Reacted, Voted, Redacted, Echoed, or None when it is nothing that counts.
 
-    `names` are what people call the bot in a text: its display name; agents' names do not belong here. `seal`: it came
-    encrypted, and how it is vouched for; `exposed`: it came in clear text into a room that was encrypted by then.
+    `names` are what people call the bot in a text: its display name; agents' names do not belong here. `seal` vouches for
+    what came encrypted; `exposed` is what came in clear text although the room was encrypted by then.
     """
     sender, event_id = events.sender(source), events.event_id(source)
     if events.is_state(source) or sender is None or event_id is None:
         return None
     if sender == bot:
         return Echoed(room=room, event_id=event_id, transaction_id=events.transaction_id(source))
+    found: Event | None = None
     match events.kind(source):
         case events.MESSAGE:
-            said = _said(source, room=room, sender=sender, event_id=event_id, bot=bot, names=names)
-            return None if said is None else replace(said, seal=seal, exposed=exposed)
+            found = _said(source, room=room, sender=sender, event_id=event_id, bot=bot, names=names)
         case events.REACTION:
-            return _reacted(source, room, sender, event_id)
+            found = _reacted(source, room, sender, event_id)
+        case events.VOTE | events.VOTE_STABLE:
+            found = _voted(source, room, sender, event_id)
         case events.REDACTION:
             target = events.redacts(source)
-            return None if target is None else Redacted(room=room, sender=sender, target=target)
+            found = None if target is None else Redacted(room=room, sender=sender, target=target)
         case _:
-            return None
+            pass
+    return replace(found, seal=seal, exposed=exposed) if isinstance(found, Said | Voted) else found
 
 
 def _said(
@@ -83,3 +86,10 @@ def _reacted(source: Source, room: RoomId, sender: UserId, event_id: EventId) ->
     if relation.rel_type != events.ANNOTATION or relation.event_id is None or relation.key is None:
         return None
     return Reacted(room=room, sender=sender, event_id=event_id, key=relation.key, target=relation.event_id)
+
+
+def _voted(source: Source, room: RoomId, sender: UserId, event_id: EventId) -> Voted | None:
+    relation, answers = events.relation(source), events.selected(source)
+    if relation.rel_type != events.REFERENCE or relation.event_id is None or answers is None:
+        return None
+    return Voted(room=room, sender=sender, event_id=event_id, target=relation.event_id, answers=answers)

@@ -11,7 +11,7 @@ from enum import Enum
 
 import structlog
 
-from bridge.core.messages import Closing, Message, Prompt, Replaced, Seed, Words
+from bridge.core.messages import Closing, Message, Poll, PollEnd, Prompt, Replaced, Seed, Words
 from bridge.core.model import JsonObject, JsonValue, PromptStyle
 from bridge.core.ports import Envelope
 from bridge.matrix.card import OPTIONS_MAX, build_card, build_v1, find_unclean, measure_item, validate
@@ -27,6 +27,7 @@ from bridge.matrix.notices import (
     mention,
     write_message,
 )
+from bridge.matrix.polls import compose_poll, compose_poll_end
 from bridge.matrix.preview import Material, note, note_left_out, prepare, read_item
 from bridge.matrix.render import render_prompt
 from bridge.matrix.size import LINE_CHARACTERS, SHRINKS, Fitted, count_bytes, encode_canonical, fit_items
@@ -75,7 +76,7 @@ class _Draft:
     whole: bool
 
 
-def compose(
+def compose(  # noqa: PLR0911 - a case per message
     message: Message, *, shared: bool = False, budget_bytes: int = PLAIN_BUDGET_BYTES, shrink: int = 0
 ) -> tuple[Envelope, ...]:
     """Put a message into words that fit an event: shorter with each `shrink`, empty when nothing shorter is left.
@@ -91,6 +92,10 @@ def compose(
             return compose_replaced(message, budget_bytes=budget_bytes, shrink=shrink)
         case Seed():
             return compose_seed(message) if shrink == 0 else ()
+        case Poll():
+            return compose_poll(message, budget_bytes=budget_bytes) if shrink == 0 else ()
+        case PollEnd():
+            return compose_poll_end(message) if shrink == 0 else ()
         case Words():
             return compose_words(message, shared=shared, budget_bytes=budget_bytes, shrink=shrink)
         case _:

@@ -27,8 +27,8 @@ from bridge.core.effects import (
     WakeAt,
     Withhold,
 )
-from bridge.core.events import Composed, Event, Locked, Reacted, Said, SendFailed, Sent, TooLarge, TurnCancelled
-from bridge.core.messages import AgentStatus, Message, Prompt, Status
+from bridge.core.events import Composed, Event, Locked, Reacted, Said, SendFailed, Sent, TooLarge, TurnCancelled, Voted
+from bridge.core.messages import AgentStatus, Message, Poll, Prompt, Status
 from bridge.core.model import EventId, Millis, RoomId, Rules, SyncToken, TransactionId
 from bridge.core.ports import Envelope, Outgoing, Rooms
 from bridge.core.state import State
@@ -109,7 +109,7 @@ class Weighing:
         for event in events:
             if isinstance(event, Locked) and (event.event_id in taken or event.event_id in work.taken):
                 continue  # it was opened since, and the batch is given again
-            if isinstance(event, Said | Reacted):
+            if isinstance(event, Said | Reacted | Voted):
                 if event.event_id in taken or event.event_id in work.taken:
                     continue
                 work.taken.append(event.event_id)
@@ -122,7 +122,7 @@ class Weighing:
     def _step(self, event: Event, work: Work) -> None:
         self._state, effects = broker.step(self.state, event, self._clock())
         self._turns, more = turns.step(self._turns, event)
-        if isinstance(event, Said | Reacted) and (effects or more):
+        if isinstance(event, Said | Reacted | Voted) and (effects or more):
             work.changes.append(StoreTaken(event_id=event.event_id))
         self._expand([*effects, *more], work)
 
@@ -194,7 +194,7 @@ class Weighing:
     ) -> list[tuple[Outgoing, Envelope]]:
         """The events that say this, each with a transaction id of its own."""
         base = transaction_id or TransactionId(f"n/{self._new_token()}")
-        request = message.request if isinstance(message, Prompt) else None
+        request = message.request if isinstance(message, Prompt | Poll) else None
         return [
             (
                 Outgoing(

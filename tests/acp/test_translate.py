@@ -38,6 +38,7 @@ def asked_for(params: dict[str, JsonValue]) -> tuple[Asked, int]:
         agent=AgentName("claude"),
         session_id=SessionId("acps_1"),
         call=CallRef(5),
+        nonce="n0nce",
     )
 
 
@@ -50,6 +51,12 @@ def test_the_record_is_exact_and_flat_and_without_the_harness_session() -> None:
 def test_the_record_has_meta_only_when_it_was_sent(meta: JsonValue) -> None:
     asked, _ = asked_for({**PARAMS, "_meta": meta})
     assert asked.record["_meta"] == meta
+
+
+def test_the_nonce_is_handed_on_and_stands_in_nothing_that_is_kept_or_shown() -> None:
+    asked, _ = asked_for(PARAMS)
+    assert asked.nonce == "n0nce"
+    assert "n0nce" not in repr(asked)
 
 
 def test_the_raw_text_has_all_of_the_params() -> None:

@@ -20,6 +20,7 @@ from bridge.core.events import (
     Sent,
     SessionStarted,
     Unlocked,
+    Voted,
 )
 from bridge.core.messages import Message, Prompt
 from bridge.core.model import (
@@ -52,6 +53,7 @@ BOT = UserId("@bridge:ex.org")
 ALICE, BOB, MALLORY = UserId("@alice:ex.org"), UserId("@bob:ex.org"), UserId("@mallory:evil.example")
 CLAUDE = AgentName("claude")
 SESSION = SessionId("acps_0123456789abcdef")
+NONCE = "00112233445566778899aabbccddeeff"
 NOTHING_FOUND = Snapshot(
     next_numbers={},
     open=(),
@@ -167,6 +169,7 @@ class Play:
                 misfit=misfit,
                 record=record,
                 raw="{}",
+                nonce=NONCE,
             )
         )
         new = set(self.state.entries) - before
@@ -227,6 +230,18 @@ class Play:
         self._events += 1
         event_id = EventId(f"$e{self._events}")
         return self.step(Reacted(room=ROOM, sender=sender, event_id=event_id, key=key, target=target))
+
+    def vote(self, target: EventId, *answers: str, sender: UserId = ALICE, **more: object) -> list[Effect]:
+        self._events += 1
+        voted = Voted(room=ROOM, sender=sender, event_id=EventId(f"$e{self._events}"), target=target, answers=answers)
+        return self.step(replace(voted, **more))  # pyright: ignore[reportArgumentType] - as above
+
+    def post_poll(self, request_id: RequestId) -> EventId:
+        """The homeserver takes the youngest poll of this request."""
+        transaction_id = self.state.entries[request_id].ballots[-1].transaction_id
+        event_id = EventId(f"$poll of {transaction_id}")
+        self.step(Sent(transaction_id=transaction_id, event_id=event_id))
+        return event_id
 
     def answer_locally(self, request_id: RequestId, option_id: str, **changes: object) -> list[Effect]:
         answered = AnsweredLocally(

@@ -28,6 +28,7 @@ from bridge.core.events import (
 from bridge.core.events import NotDelivered as Unwritten
 from bridge.core.messages import Closing, SendAgain
 from bridge.core.model import Cancelled, EventId, Meaning, Phase, RequestId, RoomId, Seal, Selected, UserId, Via
+from bridge.core.polls import make_answer_ids
 from tests.core.play import (
     ALICE,
     ALLOW,
@@ -57,7 +58,7 @@ class Requests(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.play = Play(agent(expires_after=60_000, reactions=True))
+        self.play = Play(agent(expires_after=60_000, reactions=True, polls=True))
         self.asked: list[RequestId] = []
         self.by_person = 0  # how many decisions with an allow a person's own act brought about
         self.dead = False
@@ -66,6 +67,10 @@ class Requests(RuleBasedStateMachine):
     def pick(self, number: int) -> RequestId | None:
         open_ones = [r for r in self.asked if self.play.request(r).phase is not Phase.ENDED]
         return open_ones[number % len(open_ones)] if open_ones else None
+
+    def polls_of(self, request_id: RequestId | None) -> list[EventId]:
+        ballots = self.play.state.entries[request_id].ballots if request_id else ()
+        return [ballot.event_id for ballot in ballots if ballot.event_id]
 
     def allowed(self) -> int:
         return sum(
@@ -121,6 +126,44 @@ class Requests(RuleBasedStateMachine):
             self.play.react(self.play.event_of(request_id), key, sender)
             assert whole or self.allowed() == before, "what was not shown whole is confirmed before it is allowed"
             self.by_person = self.allowed()
+
+    @rule(number=st.integers(0, 9))
+    def the_poll_arrives(self, number: int) -> None:
+        request_id = self.pick(number)
+        ballots = self.play.state.entries[request_id].ballots if request_id else ()
+        if request_id and ballots and ballots[-1].event_id is None:
+            poll = self.play.post_poll(request_id)
+            assert self.play.state.shown[poll].poll
+            self.check_no_new_allow()
+
+    @rule(number=st.integers(0, 9), choice=st.integers(0, len(OPTIONS)), old=st.booleans(), sender=PEOPLE)
+    def somebody_votes(self, number: int, choice: int, old: bool, sender: UserId) -> None:
+        request_id = self.pick(number)
+        polls = self.polls_of(request_id)
+        if request_id is None or not polls:
+            return
+        poll = polls[0 if old else -1]
+        before, allowed = self.play.request(request_id), self.allowed()
+        counts = self.play.state.shown[poll].revision == before.revision and choice < len(OPTIONS)
+        others = {r: self.play.request(r).phase for r in self.asked if r != request_id}
+        ids = (*make_answer_ids(before), "made up")
+        self.play.vote(poll, ids[choice], sender=sender)
+        after = self.play.request(request_id)
+        assert others == {r: self.play.request(r).phase for r in others}
+        assert counts or after == before, "an answer of another revision's poll decides nothing"
+        assert before.whole or allowed == self.allowed(), "what was not shown whole is confirmed before it is allowed"
+        if before.phase is not Phase.PENDING:
+            assert after == before
+        self.by_person = self.allowed()
+
+    @rule(number=st.integers(0, 9), sender=STRANGERS)
+    def a_stranger_votes(self, number: int, sender: UserId) -> None:
+        request_id = self.pick(number)
+        polls = self.polls_of(request_id)
+        if request_id and polls:
+            before = len(self.play.outcomes)
+            self.play.vote(polls[-1], make_answer_ids(self.play.request(request_id))[0], sender=sender)
+            assert before == len(self.play.outcomes)
 
     @rule(text=WORDS, sender=STRANGERS)
     def a_stranger_writes(self, text: str, sender: UserId) -> None:
@@ -346,6 +389,16 @@ class Requests(RuleBasedStateMachine):
         ]
         assert len(closed) == len({r.event_id for r in closed})
         assert all(r.phase is Phase.ENDED for r in closed)
+
+    @invariant()
+    def a_poll_is_open_only_while_its_request_waits(self) -> None:
+        ends = [e.message.poll for e in self.play.all_effects if isinstance(e, Send) and isinstance(e.message, PollEnd)]
+        assert len(ends) == len(set(ends))
+        for request_id in self.asked:
+            polls = self.polls_of(request_id)
+            if self.play.request(request_id).phase is Phase.ENDED:
+                assert set(polls) <= set(ends)
+            assert set(polls[:-1]) <= set(ends)
 
     @invariant()
     def every_response_is_an_offered_option_of_a_person_or_a_refusal(self) -> None:
