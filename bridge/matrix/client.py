@@ -94,6 +94,11 @@ class Client:
         self._nio.user_id = user_id  # the constructor's `user` is only what a login begins with
         self._nio.access_token = access_token
 
+    @property
+    def user_id(self) -> UserId:
+        """Whose account it is; empty before a login."""
+        return UserId(self._nio.user_id)
+
     async def close(self) -> None:
         """Close the connections."""
         await self._nio.close()
