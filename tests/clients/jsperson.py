@@ -93,7 +93,6 @@ class JsPerson:
                 kind=event["type"],
                 text=event["text"],
                 edited=event["edited"],
-                encrypted=event["encrypted"],
                 shield=event["shield"] or "",
                 content=event["content"],
             )

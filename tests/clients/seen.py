@@ -22,7 +22,6 @@ class Shown:
     kind: str
     text: str
     edited: bool
-    encrypted: bool
     shield: str = ""
     content: Json = field(default_factory=dict[str, Any])
 

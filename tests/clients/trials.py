@@ -6,15 +6,16 @@ refuses to know how any of them does its part.
 
 import re
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 
-from bridge.demo.homeserver import Account, Homeserver
+from bridge.demo.homeserver import Account, Homeserver, call
 from tests.clients.seen import Client, DidNotCome, Shown
 from tests.e2e.stage import Agent
 from tests.peers.service import Service, running, write_config
@@ -25,6 +26,8 @@ LOOK_S = 0.05
 """Between looks at the log of the agent, which is another process."""
 FIRST_CALL = 1001
 """The agent's ids for its questions begin here: the script that it follows must not take a request of the bridge for one."""
+REFUSAL = "a session that you have not verified"
+"""Of the words to somebody whose device does not count."""
 POLL = "org.matrix.msc3381.poll.start"
 
 ANSWERS = {
@@ -56,28 +59,44 @@ class Scene:
 
     client: Client
     room: str
-    bot: str
+    encrypted: bool
+    homeserver: Homeserver
+    bot: Account
     agent: Agent
     bridge: Service
     asked: int = 0
 
-    async def ask(self) -> Shown:
-        """Start a turn in which the agent asks once; the prompt as the person sees it."""
-        self.agent.ask_in_turn(FIRST_CALL + self.asked)
+    async def ask(self, *, in_turn: bool = True) -> Shown:
+        """Have the agent ask once, in a turn that the person starts; the prompt as the person sees it."""
+        call_id = FIRST_CALL + self.asked
         self.asked += 1
-        await self.client.say(self.room, "claude: go")
+        if in_turn:
+            self.agent.ask_in_turn(call_id)
+            await self.client.say(self.room, "claude: go")
+        else:
+            self.agent.do({"ask": call_id})
         mark = re.compile(rf"\A.*\(#{self.asked}\):")
 
         def is_prompt(shown: Shown) -> bool:
-            return shown.sender == self.bot and shown.kind == "m.room.message" and bool(mark.match(shown.text))
+            return self.is_said(shown) and bool(mark.match(shown.text))
 
         return await self.client.until(self.room, is_prompt, what=f"the prompt #{self.asked}")
+
+    def is_said(self, shown: Shown) -> bool:
+        """Whether this is a message of the bridge."""
+        return shown.sender == self.bot.user_id and shown.kind == "m.room.message"
+
+    def is_sealed(self, shown: Shown) -> bool:
+        """Whether the homeserver holds this event encrypted, where the room is encrypted."""
+        path = f"/_matrix/client/v3/rooms/{quote(self.room)}/event/{quote(shown.event)}"
+        held = call(self.homeserver.base_url, "GET", path, token=self.bot.access_token).body
+        return held["type"] == "m.room.encrypted" if self.encrypted else True
 
     async def ballot(self, name: str) -> tuple[Shown, str]:
         """The poll beside the last prompt, and the id of the answer with this name."""
 
         def is_poll(shown: Shown) -> bool:
-            return shown.sender == self.bot and shown.kind == POLL
+            return shown.sender == self.bot.user_id and shown.kind == POLL
 
         await self.client.until(self.room, is_poll, what="the poll")
         polls = [shown for shown in await self.client.look(self.room) if is_poll(shown)]
@@ -118,7 +137,15 @@ async def open_scene(
         agents = {"claude": keys | settings}
         config = write_config(folder, homeserver.base_url, bot, agents, encryption=encrypted)
         async with running(config) as bridge:
-            yield Scene(client=client, room=room, bot=bot.user_id, agent=agent, bridge=bridge)
+            yield Scene(
+                client=client,
+                room=room,
+                encrypted=encrypted,
+                homeserver=homeserver,
+                bot=bot,
+                agent=agent,
+                bridge=bridge,
+            )
     finally:
         agent.close()
 
@@ -138,6 +165,8 @@ async def try_surface(scene: Scene, surface: str) -> Trial:
         seconds = time.monotonic() - began
         ending = await scene.ending(prompt) if got else None
         why = "" if got == expected else f"the agent got {got!r}, not {expected!r}"
+        if not all(map(scene.is_sealed, filter(None, (prompt, ending)))):
+            why = "the homeserver could read it"
     except DidNotCome as late:
         why = str(late)
     return Trial(
@@ -151,6 +180,38 @@ async def try_surface(scene: Scene, surface: str) -> Trial:
     )
 
 
-async def try_surfaces(scene: Scene, surfaces: Sequence[str]) -> list[Trial]:
-    """One after another in the same room; bare text first, which counts only while nothing else has just ended."""
-    return [await try_surface(scene, surface) for surface in surfaces]
+async def try_refusal(scene: Scene) -> Trial:
+    """Answer twice from a device that does not count: the person is told so once, and nothing is decided by it.
+
+    A reaction, which comes from no device, then decides: so both answers were weighed before, and counted for nothing.
+    """
+    told = prompt = None
+    seconds = 0.0
+    try:
+        prompt = await scene.ask(in_turn=False)
+        began = time.monotonic()
+        await scene.client.say(scene.room, "1")
+
+        def is_told(shown: Shown) -> bool:
+            return scene.is_said(shown) and REFUSAL in shown.text
+
+        told = await scene.client.until(scene.room, is_told, what="why the answer does not count")
+        seconds = time.monotonic() - began
+        await scene.client.say(scene.room, "1")
+        text, expected = ANSWERS["reaction"]
+        await scene.client.answer("reaction", scene.room, prompt, text)
+        got = await scene.heard()
+        await scene.ending(prompt)
+        times = sum(is_told(shown) for shown in await scene.client.look(scene.room))
+        why = "" if (got, times) == (expected, 1) else f"the agent got {got!r}, and the person was told {times} times"
+    except DidNotCome as late:
+        why = str(late)
+    return Trial(
+        client=scene.client.name,
+        surface="refused device",
+        passed=not why,
+        seconds=seconds,
+        prompt=prompt,
+        ending=told,
+        why=why,
+    )
