@@ -6,6 +6,7 @@ bridge encrypts: the two share a homeserver and the specification, so that each 
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -51,6 +52,8 @@ class EncryptingPerson(Person):
 
     def __init__(self, base_url: str, account: Account) -> None:
         super().__init__(base_url, account)
+        # It warns of every device that it meets for the first time, which is all of them, into the transcript.
+        logging.getLogger("nio").setLevel(logging.ERROR)
         # The demo is over when its keys are lost, so they are kept nowhere. nio neither waits nor repeats by itself.
         config = AsyncClientConfig(
             store=SqliteMemoryStore,

@@ -89,6 +89,17 @@ class Commander:
         await self._run("--get-room-info", room)  # uploads the keys of its device, which others need to write to it
         return room
 
+    async def until_joined(self, room: str, user: str) -> None:
+        """Until the homeserver says so: the program asks it anew each time that it is started."""
+        path = f"/_matrix/client/v3/rooms/{room}/joined_members"
+        with anyio.move_on_after(DEED_S):
+            while True:
+                members: Any = call(self._homeserver, "GET", path, token=self._account.access_token).body["joined"]
+                if user in members:
+                    return
+                await anyio.sleep(AGAIN_S)
+        raise DidNotCome(f"{user} did not join")
+
     async def say(self, room: str, text: str) -> None:
         await self._run("--room", room, "--message", text)
 

@@ -72,6 +72,16 @@ class JsPerson:
     async def create_room(self, guest: str, *, encrypted: bool) -> str:
         return await self.do("create_room", invite=[guest], encryption=encrypted)
 
+    async def until_joined(self, room: str, user: str) -> None:
+        """Until the client has seen the other join: from then on it gives them the room's keys."""
+        with anyio.move_on_after(DEED_S):
+            while True:
+                self._moved = anyio.Event()
+                if user in (await self.do("look", room=room))["members"]:
+                    return
+                await self._moved.wait()
+        raise DidNotCome(f"{user} was not seen to join")
+
     async def say(self, room: str, text: str) -> None:
         await self.do("send", room=room, content={"msgtype": "m.text", "body": text})
 

@@ -137,6 +137,7 @@ async def open_scene(
         agents = {"claude": keys | settings}
         config = write_config(folder, homeserver.base_url, bot, agents, encryption=encrypted)
         async with running(config) as bridge:
+            await client.until_joined(room, bot.user_id)
             yield Scene(
                 client=client,
                 room=room,
