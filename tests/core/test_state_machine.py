@@ -26,7 +26,7 @@ from bridge.core.events import (
     Withdrawn,
 )
 from bridge.core.events import NotDelivered as Unwritten
-from bridge.core.messages import Closing, SendAgain
+from bridge.core.messages import Closing, PollEnd, SendAgain
 from bridge.core.model import Cancelled, EventId, Meaning, Phase, RequestId, RoomId, Seal, Selected, UserId, Via
 from bridge.core.polls import make_answer_ids
 from tests.core.play import (
