@@ -339,6 +339,41 @@ def test_login_asks_for_what_nobody_said(app: FakeApp, tmp_path: Path) -> None:
     assert app.wishes == [Wish(token_file=tmp_path / "state" / "access_token")]
 
 
+def test_login_takes_the_password_of_the_environment_before_there_is_a_config(
+    app: FakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").unlink()
+    monkeypatch.setenv("ACP_MATRIX_BRIDGE_PASSWORD", "pw")
+    cli.main(["login"])
+    assert app.wishes[0].password == "pw"
+    assert logs.redact(None, "", {"event": "pw"})["event"] == "***"
+
+
+def test_login_hands_on_how_it_is_wanted(app: FakeApp, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("EsTx ABCD\n")
+    cli.main(["login"])
+    cli.main(["login", "--sso", "--new-device", "--recovery-key", "--reset-identity", "--no-encryption"])
+    cli.main(["login", "--recovery-key-file", "key"])
+    plain, all_of_them, key = app.wishes
+    wanted = ("by_browser", "new_device", "ask_recovery_key", "reset_identity")
+    assert [getattr(plain, name) for name in wanted] == [False] * 4
+    assert [getattr(all_of_them, name) for name in wanted] == [True] * 4
+    assert (plain.encryption, all_of_them.encryption) == (True, False)
+    assert (plain.recovery_key, key.recovery_key) == (None, "EsTx ABCD")
+
+
+def test_login_makes_no_keys_where_the_config_wants_no_encryption(app: FakeApp, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(CONFIG.replace("[agents", "encryption = false\n[agents", 1))
+    cli.main(["login"])
+    assert not app.wishes[0].encryption
+
+
+def test_login_takes_a_browser_or_a_token(app: FakeApp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["login", "--sso", "--token-file", "-"]) == 2
+    assert "not both" in capsys.readouterr().err
+    assert app.wishes == []
+
+
 def test_login_with_a_named_config_that_is_missing_is_an_error(app: FakeApp) -> None:
     assert cli.main(["login", "--config", "none.toml"]) == 2
     assert app.wishes == []

@@ -3,6 +3,7 @@
 import re
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +12,14 @@ from bridge.core.model import Ending, Reason, Via
 from bridge.store import records
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/history.md", "docs/verification.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/configuration.md",
+    "docs/history.md",
+    "docs/login.md",
+    "docs/verification.md",
+)
 SECTIONS = {
     "## At the top": config.Config,
     "## `[matrix]`": config.MatrixSection,
@@ -104,6 +112,15 @@ def test_every_command_of_the_program_is_in_the_readme() -> None:
     (commands,) = [action.choices for action in cli.make_parser()._actions if action.dest == "act" or action.choices]
     assert commands is not None
     assert [name for name in commands if f"acp-matrix-bridge {name}" not in text and f"`{name}`" not in text] == []
+
+
+def test_every_option_of_the_login_is_described() -> None:
+    text = read("docs/login.md")
+    (commands,) = [action.choices for action in cli.make_parser()._actions if action.dest == "act" or action.choices]
+    assert commands is not None
+    options = cast("dict[str, Any]", commands)["login"]._option_string_actions
+    elsewhere = {"-h", "--help", "--config", "--debug", "--user", "--state-dir"}
+    assert [option for option in options if option not in elsewhere and option not in text] == []
 
 
 def test_every_type_of_record_is_described() -> None:

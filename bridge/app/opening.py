@@ -22,9 +22,9 @@ from bridge.ops.login import LoggedIn, Opened, Wish, log_in, log_in_by_password,
 HIDDEN_MOST = 3  # tokens kept out of the log: the one in use, and those before it that a slow request may still name
 
 
-async def log_in_here(wish: Wish) -> int:
+async def log_in_here(wish: Wish, console: Console | None = None) -> int:
     """The `login` command. It holds the state folder: a bridge that runs renews the same tokens, and would lose them."""
-    console = Console()
+    console = console or Console()
     folder = wish.token_file.parent
     open_state_folder(folder)
     with hold_state_folder(folder):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import anyio
 
-from bridge.app.accounts import open_account
+from bridge.app.opening import find_password, make_client, open_account
 from bridge.app.service import read_clock
 from bridge.config import Config
 from bridge.core.changes import StorePin
@@ -33,7 +33,6 @@ from bridge.matrix.patience import Patience
 from bridge.matrix.verification import LIMIT_S, Outcome, Verifications
 from bridge.matrix.visit import RoadPost, Visit
 from bridge.ops.folder import hold_state_folder, open_state_folder
-from bridge.ops.login import LoggedIn
 from bridge.ops.verify import Terminal, ask_whether_same, list_pins, show_failure, show_pin, show_pinned
 from bridge.store.ledger import SqliteLedger, read_pins
 
@@ -100,7 +99,7 @@ async def verify_with(config: Config, user: str | None, terminal: Terminal) -> i
     open_state_folder(plan.folder)
     with _hold(plan.folder):
         address, account = await open_account(config)
-        client = make_client(address, account)
+        client = make_client(address, account, config.saved_token_file, lambda: find_password(config))
         try:
             ledger = await SqliteLedger.open(config.ledger_file)
             try:
@@ -128,11 +127,6 @@ def _hold(folder: Path) -> Generator[None]:
         except BridgeError:
             raise BridgeError(RUNNING) from None
         yield
-
-
-def make_client(address: str, account: LoggedIn) -> Client:
-    """The client of the open account."""
-    return Client(address, user_id=account.user_id, device_id=account.device_id, access_token=account.access_token)
 
 
 async def verify_as(

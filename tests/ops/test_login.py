@@ -33,6 +33,7 @@ class FakeAccounts:
     in_browser: UserId = BOT
     renewable: bool = False
     refresh_failure: MatrixError | None = None
+    logout_failure: MatrixError | None = None
     reachable: bool = True
     watch: Callable[[], None] = lambda: None  # called whenever a token is used
 
@@ -66,6 +67,8 @@ class FakeAccounts:
         return self._open(self.in_browser, device_id)
 
     async def log_out(self, access_token: str) -> None:
+        if self.logout_failure is not None:
+            raise self.logout_failure
         self.ended.append(access_token)
 
     def _open(self, user_id: UserId, device_id: str | None) -> login.LoggedIn:
@@ -418,9 +421,37 @@ async def test_the_command_asks_for_what_is_missing_and_prints_the_config(
 
 
 async def test_the_config_of_an_account_without_encryption_says_so(accounts: FakeAccounts, folder: Folder) -> None:
-    wish = login.Wish(token_file=folder.token_file, homeserver="hs", user_id=BOT, password=RIGHT)
+    wish = login.Wish(token_file=folder.token_file, homeserver="hs", user_id=BOT, password=RIGHT, encryption=False)
     opened, _ = await log_in(accounts, FakeTerminal(), wish, folder)
-    assert login.show_config(wish, opened, encryption=False)[-1] == "encryption = false"
+    assert login.show_config(wish, opened)[-1] == "encryption = false"
+
+
+async def test_a_new_device_that_is_asked_for_takes_the_place_of_one_that_works(
+    accounts: FakeAccounts, folder: Folder
+) -> None:
+    await sign_in(accounts, folder)
+    wish = login.Wish(token_file=folder.token_file, homeserver="hs", user_id=BOT, password=RIGHT, new_device=True)
+    await log_in(accounts, FakeTerminal(), wish, folder)
+    assert (folder.device, folder.token, folder.discarded) == ("DEVICE2", "syt_2", ["DEVICE1"])
+    assert accounts.ended == ["syt_1"]
+
+
+@pytest.mark.parametrize("failure", [None, ENDED], ids=["first", "dead"])
+async def test_a_new_device_needs_nothing_of_an_old_one(
+    failure: CredentialsRefused | None, accounts: FakeAccounts, folder: Folder
+) -> None:
+    accounts.logout_failure = failure
+    wish = login.Wish(token_file=folder.token_file, homeserver="hs", user_id=BOT, password=RIGHT, new_device=True)
+    await log_in(accounts, FakeTerminal(), wish, folder)
+    await log_in(accounts, FakeTerminal(), wish, folder)
+    assert folder.device == "DEVICE2"
+
+
+async def test_what_was_typed_is_known_to_what_comes_next(accounts: FakeAccounts, folder: Folder) -> None:
+    wish = login.Wish(token_file=folder.token_file, homeserver="hs", user_id=BOT)
+    opened, _ = await log_in(accounts, FakeTerminal(answers=[RIGHT]), wish, folder)
+    assert opened.password == RIGHT
+    assert RIGHT not in repr(opened)
 
 
 async def test_the_command_asks_nothing_where_everything_is_given(accounts: FakeAccounts, folder: Folder) -> None:
