@@ -130,13 +130,13 @@ class Encryption:
         if not broken:
             return
         async with self._giving:
-            answer = await self._keys.claim(_by_user(broken))
-            without = set(self._machine.claimed(answer, broken))
-            renewed = [device for device in broken if device not in without]
-            messages = self._machine.repaired(renewed)
-            if messages:
+            if unbegun := self._machine.unbegun(broken):
+                self._machine.claimed(await self._keys.claim(_by_user(unbegun)), unbegun)
+            begun, messages = self._machine.greetings(broken)
+            if begun:
                 await self._keys.send_to_device(ENCRYPTED, messages, _transaction())
-                log.info("crypto.sessions_renewed", devices=len(renewed))
+                self._machine.repaired(begun)
+                log.info("crypto.sessions_renewed", devices=len(begun))
 
     # ------------------------------------------------------------------------------------------------------ reading
 

@@ -114,9 +114,11 @@ def test_a_device_without_keys_is_left_alone_for_a_while(world: World, bot: Mach
 def repair(world: World, machine: Machine) -> int:
     """What `Encryption` does for sessions that do not work; says how many there were."""
     broken = machine.repairs()
-    for device in broken:
+    for device in machine.unbegun(broken):
         machine.claimed(world.office.claim({device.user: {device.device_id: ALGORITHM}}), [device])
-    world.office.send(machine.user_id, ENCRYPTED, machine.repaired(broken))
+    begun, messages = machine.greetings(broken)
+    world.office.send(machine.user_id, ENCRYPTED, messages)
+    machine.repaired(begun)
     return len(broken)
 
 
