@@ -98,7 +98,7 @@ class Synapse:
 
     async def notice(self, admin: Person, user_id: str, text: str) -> None:
         """The server itself says something to a user, in a room of its own."""
-        wish = {"user_id": user_id, "content": {"msgtype": "m.text", "body": text}}
+        wish = {"user_id": user_id, "content": {"msgtype": "m.server_notice", "body": text}}
         headers = {"Authorization": f"Bearer {admin.token}"}
         address = f"{self.url}/_synapse/admin/v1/send_server_notice"
         async with self._http.post(address, json=wish, headers=headers) as answer:
