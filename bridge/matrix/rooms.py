@@ -252,10 +252,8 @@ class MatrixRooms:
 
 
 def _first(group: ExceptionGroup[MatrixError]) -> MatrixError:
-    """One of what happened at once: each says all that the operator needs."""
+    """One of what happened at once, as it came: each says all that the operator needs."""
     error: Exception = group
     while isinstance(error, ExceptionGroup):
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
-    if isinstance(error, CredentialsRefused):
-        return CredentialsRefused("The homeserver does not accept the access token any more.")
     return cast("MatrixError", error)

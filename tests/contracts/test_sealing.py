@@ -125,66 +125,68 @@ async def on_homeserver(synapse: Homeserver, folder: Path) -> AsyncGenerator[Sub
     since: SyncToken | None = None
     kept: list[Kept] = []
     person = nio_person(synapse.base_url, hers.user_id, hers.device_id, hers.access_token, folder / "alice")
-    with Machine(folder / "bot", bot, account.device_id, create=True) as machine:
-        sealing = Encryption(client, machine)
-        trouble = Trouble(client)
-        await sealing.start()
-        async with person as alice:
-            room = RoomId(await alice.room(bot))
-            await client.join(room)
-            await alice.until_member(room, bot)
+    try:
+        with Machine(folder / "bot", bot, account.device_id, create=True) as machine:
+            sealing = Encryption(client, machine)
+            trouble = Trouble(client)
+            await sealing.start()
+            async with person as alice:
+                room = RoomId(await alice.room(bot))
+                await client.join(room)
+                await alice.until_member(room, bot)
 
-            async def sync() -> SyncBatch:
-                nonlocal since
-                batch = await client.sync(since, timeout_ms=0, full_state=since is None, rooms=[room])
-                since = batch.next_batch
-                return batch
+                async def sync() -> SyncBatch:
+                    nonlocal since
+                    batch = await client.sync(since, timeout_ms=0, full_state=since is None, rooms=[room])
+                    since = batch.next_batch
+                    return batch
 
-            async def find(event_id: str) -> tuple[SyncBatch, Source]:
-                batch = await sync()
-                return batch, next(one for one in batch.rooms[room].events if one["event_id"] == event_id)
+                async def find(event_id: str) -> tuple[SyncBatch, Source]:
+                    batch = await sync()
+                    return batch, next(one for one in batch.rooms[room].events if one["event_id"] == event_id)
 
-            async def say(text: str) -> tuple[SyncBatch, Source]:
-                return await find(await alice.say(room, text))
+                async def say(text: str) -> tuple[SyncBatch, Source]:
+                    return await find(await alice.say(room, text))
 
-            async def say_without_key(text: str) -> tuple[SyncBatch, Source]:
-                with losing_keys(alice) as lost:
-                    event_id = await alice.say(room, text)
-                kept.append(lost)
-                return await find(event_id)
+                async def say_without_key(text: str) -> tuple[SyncBatch, Source]:
+                    with losing_keys(alice) as lost:
+                        event_id = await alice.say(room, text)
+                    kept.append(lost)
+                    return await find(event_id)
 
-            async def bring_key() -> SyncBatch:
-                await kept[-1].bring()
-                return await sync()
+                async def bring_key() -> SyncBatch:
+                    await kept[-1].bring()
+                    return await sync()
 
-            async def withhold(source: Source) -> SyncBatch:
-                about = events.content(source)
-                content = {name: about[name] for name in ("algorithm", "session_id", "sender_key")}
-                content |= {"room_id": room, "code": "m.unverified", "reason": "x"}
-                path = f"/_matrix/client/v3/sendToDevice/m.room_key.withheld/{uuid4().hex}"
-                wish = {"messages": {bot: {account.device_id: content}}}
-                assert call(synapse.base_url, "PUT", path, wish, token=hers.access_token).status == 200
-                return await sync()
+                async def withhold(source: Source) -> SyncBatch:
+                    about = events.content(source)
+                    content = {name: about[name] for name in ("algorithm", "session_id", "sender_key")}
+                    content |= {"room_id": room, "code": "m.unverified", "reason": "x"}
+                    path = f"/_matrix/client/v3/sendToDevice/m.room_key.withheld/{uuid4().hex}"
+                    wish = {"messages": {bot: {account.device_id: content}}}
+                    assert call(synapse.base_url, "PUT", path, wish, token=hers.access_token).status == 200
+                    return await sync()
 
-            async def read(kind: str, content: JsonObject) -> Source:
-                event_id = await client.send(room, kind, content, TransactionId(uuid4().hex))
-                return events.content(await alice.read(event_id))
+                async def read(kind: str, content: JsonObject) -> Source:
+                    event_id = await client.send(room, kind, content, TransactionId(uuid4().hex))
+                    return events.content(await alice.read(event_id))
 
-            await sync()
-            yield Subject(
-                sealing=sealing,
-                room=room,
-                alice=UserId(hers.user_id),
-                say=say,
-                say_without_key=say_without_key,
-                bring_key=bring_key,
-                withhold=withhold,
-                read=read,
-                fail=lambda: setattr(trouble, "how", "fail"),
-                stall=lambda: setattr(trouble, "how", "stall"),
-                mend=lambda: setattr(trouble, "how", ""),
-            )
-    await client.close()
+                await sync()
+                yield Subject(
+                    sealing=sealing,
+                    room=room,
+                    alice=UserId(hers.user_id),
+                    say=say,
+                    say_without_key=say_without_key,
+                    bring_key=bring_key,
+                    withhold=withhold,
+                    read=read,
+                    fail=lambda: setattr(trouble, "how", "fail"),
+                    stall=lambda: setattr(trouble, "how", "stall"),
+                    mend=lambda: setattr(trouble, "how", ""),
+                )
+    finally:
+        await client.close()
 
 
 @pytest.fixture(params=[on_fake, on_homeserver], ids=["fake", "homeserver"])

@@ -87,6 +87,7 @@ class Running:
         self.offered.append(list(events))
         if self.refusals:
             self.refusals -= 1
+            self._moved.set()
             raise LedgerBusy("The ledger is locked.")
         self.taken.append((list(events), token))
         self._moved.set()
