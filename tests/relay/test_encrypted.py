@@ -6,7 +6,7 @@ from bridge.core import locked
 from bridge.core.changes import StoreLocked, StoreTaken, StoreUnlocked
 from bridge.core.errors import LedgerFull
 from bridge.core.events import Locked, RoomMoved, RoomSeen, RoomState, Said, StillLocked, Unlocked, Verified
-from bridge.core.messages import DeviceRefused, Moved, SendAgain
+from bridge.core.messages import DeviceRefused, Moved, SendAgain, Status
 from bridge.core.model import AgentName, EventId, RoomId, SyncToken, Trust
 from bridge.relay.weighing import Start
 from tests.core.play import ALICE, MASTER, ROOM, SIGNED, UNSIGNED, agent
@@ -76,8 +76,8 @@ async def test_after_an_upgrade_the_status_and_words_of_the_new_room_are_its_age
     again = Rig(ledger=rig.ledger)
     async with again.running():
         await again.sync(Said(room=NEW, sender=ALICE, event_id=EventId("$1"), text="!status"))
-        assert [room for message, room, _ in again.rooms.composed if type(message).__name__ == "Status"] == [NEW]
-        assert [a.agent for a in again.relay.status()] == ["claude"]
+        (told,) = [(room, message) for message, room, _ in again.rooms.composed if isinstance(message, Status)]
+        assert (NEW, ["claude"]) == (told[0], [a.agent for a in told[1].agents])
         assert again.relay.state.agents[AgentName("claude")].room == NEW
 
 
