@@ -26,7 +26,7 @@ from bridge.core.events import (
     Withdrawn,
 )
 from bridge.core.events import NotDelivered as Unwritten
-from bridge.core.messages import Closing, SendAgain
+from bridge.core.messages import Closing, PollEnd, SendAgain
 from bridge.core.model import Cancelled, EventId, Meaning, Phase, RequestId, RoomId, Seal, Selected, UserId, Via
 from bridge.core.polls import make_answer_ids
 from tests.core.play import (
@@ -163,6 +163,16 @@ class Requests(RuleBasedStateMachine):
         if request_id and polls:
             before = len(self.play.outcomes)
             self.play.vote(polls[-1], make_answer_ids(self.play.request(request_id))[0], sender=sender)
+            assert before == len(self.play.outcomes)
+
+    @precondition(lambda self: self.play.state.rooms[ROOM].encrypted)
+    @rule(number=st.integers(0, 9), sender=PEOPLE, seal=st.sampled_from([*BAD_SEALS, None]))
+    def somebody_votes_from_a_bad_device(self, number: int, sender: UserId, seal: Seal | None) -> None:
+        request_id = self.pick(number)
+        polls = self.polls_of(request_id)
+        if request_id and polls:
+            before = len(self.play.outcomes)
+            self.play.vote(polls[-1], make_answer_ids(self.play.request(request_id))[0], sender=sender, seal=seal)
             assert before == len(self.play.outcomes)
 
     @rule(text=WORDS, sender=STRANGERS)
