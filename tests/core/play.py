@@ -233,7 +233,14 @@ class Play:
 
     def vote(self, target: EventId, *answers: str, sender: UserId = ALICE, **more: object) -> list[Effect]:
         self._events += 1
-        voted = Voted(room=ROOM, sender=sender, event_id=EventId(f"$e{self._events}"), target=target, answers=answers)
+        voted = Voted(
+            room=ROOM,
+            sender=sender,
+            event_id=EventId(f"$e{self._events}"),
+            target=target,
+            answers=answers,
+            seal=self.seal,
+        )
         return self.step(replace(voted, **more))  # pyright: ignore[reportArgumentType] - as above
 
     def post_poll(self, request_id: RequestId) -> EventId:

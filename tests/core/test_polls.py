@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from bridge.core import broker
 from bridge.core.changes import Priority, StoreDecision, StoreLateAnswer, StoreOutgoing
 from bridge.core.effects import Send, Withhold
-from bridge.core.events import Echoed, Redacted, RoomSeen, RoomState, SendFailed, Sent, TooLarge, ToolCallChanged
+from bridge.core.events import (
+    Echoed,
+    Locked,
+    Redacted,
+    RoomSeen,
+    RoomState,
+    SendFailed,
+    Sent,
+    TooLarge,
+    ToolCallChanged,
+)
 from bridge.core.messages import (
     Closing,
     Confirm,
@@ -64,9 +74,9 @@ def polling(**changes: object) -> Play:
     return Play(agent(polls=True, **changes))
 
 
-def asked(play: Play, **more: bool) -> tuple[RequestId, EventId, tuple[str, ...]]:
+def asked(play: Play, *, whole: bool = True) -> tuple[RequestId, EventId, tuple[str, ...]]:
     """A request that waits, its poll and the poll's answer ids."""
-    request_id = play.ask(**more)
+    request_id = play.ask(whole=whole)
     return request_id, play.post_poll(request_id), make_answer_ids(play.request(request_id))
 
 
@@ -295,6 +305,19 @@ def test_a_vote_counts_from_the_devices_of_its_own_agent_alone() -> None:
     request_id, poll, answers = asked(play)
     play.vote(poll, answers[0], seal=UNSIGNED)
     assert play.request(request_id).phase is Phase.PENDING
+
+
+def test_a_vote_that_could_be_read_only_later_counts_and_says_nothing_of_what_its_sender_sees_now() -> None:
+    play = encrypted()
+    first, poll, answers = asked(play)
+    asked(play)
+    event_id = EventId("$locked")
+    play.step(Locked(room=ROOM, sender=ALICE, event_id=event_id, raw="{}"))
+    play.vote(poll, answers[2], sender=BOB, seal=SIGNED)
+    assert play.request(first).phase is Phase.DECIDED
+    play.vote(poll, answers[0], seal=SIGNED, event_id=event_id)
+    assert play.told() == [TooLate(play.request(first), ALICE, poll)]
+    assert ALICE in play.state.rooms[ROOM].unseen
 
 
 @pytest.mark.parametrize("exposed", [False, True])

@@ -165,6 +165,16 @@ class Requests(RuleBasedStateMachine):
             self.play.vote(polls[-1], make_answer_ids(self.play.request(request_id))[0], sender=sender)
             assert before == len(self.play.outcomes)
 
+    @precondition(lambda self: self.play.state.rooms[ROOM].encrypted)
+    @rule(number=st.integers(0, 9), sender=PEOPLE, seal=st.sampled_from([*BAD_SEALS, None]))
+    def somebody_votes_from_a_bad_device(self, number: int, sender: UserId, seal: Seal | None) -> None:
+        request_id = self.pick(number)
+        polls = self.polls_of(request_id)
+        if request_id and polls:
+            before = len(self.play.outcomes)
+            self.play.vote(polls[-1], make_answer_ids(self.play.request(request_id))[0], sender=sender, seal=seal)
+            assert before == len(self.play.outcomes)
+
     @rule(text=WORDS, sender=STRANGERS)
     def a_stranger_writes(self, text: str, sender: UserId) -> None:
         before = len(self.play.outcomes)
