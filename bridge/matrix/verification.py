@@ -17,7 +17,7 @@ from bridge.core.errors import BridgeError
 from bridge.core.events import Verified
 from bridge.core.model import EventId, JsonObject, Millis, RoomId, UserId
 from bridge.matrix import events
-from bridge.matrix.crypto.sas import OVER, PREFIX, Phase, Sas, address
+from bridge.matrix.crypto.sas import PREFIX, Phase, Sas, address
 from bridge.matrix.crypto.steps import REASONS, Code, Party, Proven, Send, Show, Step, Stopped
 from bridge.matrix.events import Source
 
@@ -192,7 +192,7 @@ class Verifications:
                 return
             if user == self._ours.user:
                 await self._see_own(relation.event_id, content)
-            elif user in self._approvers:
+            else:
                 await self._take(user, relation.event_id, room, kind, content)
 
     @staticmethod
@@ -270,6 +270,7 @@ class Verifications:
         log.info("verification.began", user=exchange.user, in_room=exchange.room is not None)
 
     def _drop(self, exchange: _Exchange) -> None:
+        exchange.sas.abandon()
         exchange.over.set()
         if self._exchanges.get(exchange.user) is exchange:
             del self._exchanges[exchange.user]
@@ -333,8 +334,7 @@ class Verifications:
         with anyio.move_on_after(self._limit_s):
             await exchange.over.wait()
         async with self._turn:
-            if exchange.sas.phase not in OVER and not exchange.over.is_set():
-                await self._carry_out(exchange, exchange.sas.expire())
+            await self._carry_out(exchange, exchange.sas.expire())
 
     async def _compare(self, exchange: _Exchange, show: Show) -> None:
         """Ask the operator; the answer counts only while the verification still stands."""
@@ -354,8 +354,6 @@ class Verifications:
         if not answered:
             return
         async with self._turn:
-            if exchange.over.is_set():
-                return
             sas = exchange.sas
             await self._carry_out(
                 exchange, sas.cancel(Code.USER) if same is None else sas.confirm() if same else sas.differ()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 
 from bridge import app
 from bridge.app.verifying import Plan, find_room, list_pinned, make_plan, verify_as, verify_with
@@ -13,8 +14,8 @@ from bridge.config import Config, load
 from bridge.core.changes import StorePin
 from bridge.core.errors import BridgeError, ConfigError
 from bridge.core.events import Verified
-from bridge.core.model import Millis, UserId
-from bridge.demo.homeserver import Homeserver
+from bridge.core.model import JsonObject, JsonValue, Millis, RoomId, UserId
+from bridge.demo.homeserver import Account, Homeserver
 from bridge.matrix.client import Client
 from bridge.matrix.crosssigning import establish
 from bridge.matrix.crypto.machine import Machine
@@ -22,7 +23,7 @@ from bridge.matrix.encryption import Encryption
 from bridge.matrix.keyserver import KeyServer
 from bridge.ops.folder import hold_state_folder, open_state_folder
 from bridge.ops.verify import Terminal
-from bridge.store.ledger import SqliteLedger
+from bridge.store.ledger import SqliteLedger, read_pins
 
 CONFIG = """\
 state_dir = "state"
@@ -155,6 +156,80 @@ async def test_when_nobody_asks_it_ends(bot: Client, tmp_path: Path, monkeypatch
     terminal = Lines()
     assert 1 == await attempt(bot, tmp_path, None, terminal, identity=True)
     assert "Nobody has asked for a verification." == terminal.said[-1]
+
+
+@dataclass
+class Yes(Lines):
+    """Compares with what the other side's terminal shows, and says yes."""
+
+    other: "Yes | None" = None
+    shown: list[str] = field(default_factory=list[str])
+    asked: anyio.Event = field(default_factory=anyio.Event)
+
+    async def ask(self, question: str) -> str | None:
+        del question
+        assert self.other is not None
+        self.shown = [line for line in self.said if line.startswith("    ")]
+        self.asked.set()
+        await self.other.asked.wait()
+        return "yes" if self.shown == self.other.shown else "no"
+
+
+async def make_device(homeserver: Homeserver, name: str, folder: Path) -> tuple[Account, Client]:
+    """An account with one device, which its identity has signed."""
+    account = homeserver.register(name)
+    client = Client(
+        homeserver.base_url, user_id=account.user_id, device_id=account.device_id, access_token=account.access_token
+    )
+    user = UserId(account.user_id)
+    open_state_folder(folder)
+    with Machine(folder, user, account.device_id, create=True) as machine:
+        await Encryption(client, machine).start()
+        await establish(KeyServer(client), machine, folder, user_id=user, recovery_key=None, password=None, reset=False)
+    return account, client
+
+
+async def test_two_bridges_verify_each_other_and_the_ledger_has_the_pin(synapse: Homeserver, tmp_path: Path) -> None:
+    mark = abs(hash(str(tmp_path))) % 10**9
+    bot, bots_client = await make_device(synapse, f"bot{mark}", tmp_path / "state")
+    person, client = await make_device(synapse, f"person{mark}", tmp_path / "person")
+    megolm: JsonValue = {"algorithm": "m.megolm.v1.aes-sha2"}
+    encryption: JsonValue = {"type": "m.room.encryption", "state_key": "", "content": megolm}
+    wish: JsonObject = {"invite": [bot.user_id], "initial_state": [encryption]}
+    made = await client.call("POST", "createRoom", body=wish)
+    room = RoomId(str(made["room_id"]))
+    await bots_client.join(room)
+    await bots_client.close()
+    (tmp_path / "state" / "access_token").write_text(bot.access_token)
+    (tmp_path / "state" / "device_id").write_text(bot.device_id)
+    (tmp_path / "config.toml").write_text(
+        f'state_dir = "state"\n[matrix]\nhomeserver = "{synapse.base_url}"\nuser_id = "{bot.user_id}"\n'
+        f'[agents.a]\ncommand = ["agent"]\nroom = "{room}"\napprovers = ["{person.user_id}"]\n'
+    )
+    config, here, there = load(tmp_path / "config.toml"), Yes(), Yes()
+    here.other, there.other = there, here
+    pins: list[Verified] = []
+
+    async def be_person(*, task_status: TaskStatus[None]) -> None:
+        async def pin(verified: Verified) -> None:
+            pins.append(verified)
+
+        plan = Plan(
+            folder=tmp_path / "person", user=None, approvers=frozenset({UserId(bot.user_id)}), rooms=(str(room),)
+        )
+        task_status.started()
+        with Machine(plan.folder, UserId(person.user_id), person.device_id) as machine:
+            assert 0 == await verify_as(plan, client, machine, pin, there)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(be_person)
+            assert 0 == await verify_with(config, person.user_id, here)
+    await client.close()
+    assert len(here.shown) == 8
+    assert [bot.user_id] == [pin.user for pin in pins]
+    assert [person.user_id] == [user for user, _ in read_pins(config.ledger_file)]
+    assert "is verified" in here.said[-1]
 
 
 async def test_an_alias_that_nobody_has_is_said(bot: Client) -> None:

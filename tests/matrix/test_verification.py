@@ -374,6 +374,32 @@ async def test_a_request_that_another_device_of_the_bot_took_is_left_to_it() -> 
         assert ["ready"] == world.kinds()
 
 
+async def test_what_was_left_to_another_device_can_not_be_confirmed_any_more() -> None:
+    async with running() as world:
+        await ask(world, ROOM)
+        await world.asked.wait()
+        sas = world.verifications._exchanges[USER].sas
+        relates = {"m.relates_to": {"rel_type": "m.reference", "event_id": TRANSACTION}, "from_device": "OTHER"}
+        await world.verifications.hear_in_room(ROOM, in_room(f"{PREFIX}ready", relates, BOT.user))
+        assert [] == sas.confirm()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"content": {"m.relates_to": {"rel_type": "m.thread", "event_id": TRANSACTION}}},
+        {"content": {"m.relates_to": {"rel_type": "m.reference", "event_id": "$another"}}},
+        {"content": {"m.relates_to": {"rel_type": "m.reference", "event_id": TRANSACTION}}, "state_key": ""},
+    ],
+)
+async def test_what_belongs_to_no_verification_of_hers_ends_none(odd: dict[str, object]) -> None:
+    async with running() as world:
+        await ask(world, ROOM)
+        await world.asked.wait()
+        await world.verifications.hear_in_room(ROOM, {**in_room(f"{PREFIX}cancel", {}), **odd})
+        assert [] == world.outcomes
+
+
 # --------------------------------------------------------------------------------------------------------- what fails
 
 

@@ -285,6 +285,11 @@ class Sas:
         cancel = self._send("cancel", {"code": code.value, "reason": REASONS[code]})
         return [cancel, Stopped(code=code.value, by_us=True)]
 
+    def abandon(self) -> None:
+        """End it without a word: it is no longer ours, or no word gets through."""
+        if self.phase not in OVER:
+            self.phase = Phase.CANCELLED
+
     # ----------------------------------------------------------------------------------------------------------- pieces
 
     @property
