@@ -86,7 +86,7 @@ class Commander:
         }
         (self._folder / "store").mkdir()
         (self._folder / "credentials.json").write_text(json.dumps(credentials), encoding="utf-8")
-        await self._run("--get-room-info", room)  # uploads the keys of its device, which others need to write to it
+        await self._run("--listen", "once")  # uploads the keys of its device, without which nobody can write to it
         return room
 
     async def until_joined(self, room: str, user: str) -> None:

@@ -96,15 +96,14 @@ def say(run: Run, trial: Trial, *, show: bool) -> None:
     sys.stdout.flush()
     if show:
         for name, shown in (("prompt", trial.prompt), ("ending", trial.ending)):
-            sys.stdout.write(f"    {name}: {describe(shown)}\n")
+            sys.stdout.write(describe(name, shown))
 
 
-def describe(shown: Shown | None) -> str:
+def describe(name: str, shown: Shown | None) -> str:
     """What stood on the person's screen."""
-    if shown is None:
-        return "not shown"
-    shield = f" [shield: {shown.shield}]" if shown.shield else ""
-    return "\n        | ".join(["", *shown.text.splitlines()]).lstrip("\n") + shield
+    shield = f", shield: {shown.shield}" if shown and shown.shield else ""
+    lines = shown.text.splitlines() if shown else ["(not shown)"]
+    return "".join(f"    {line}\n" for line in [f"{name}{shield}", *(f"| {line}" for line in lines)])
 
 
 async def play_all(runs: list[Run], *, show: bool) -> bool:

@@ -166,8 +166,11 @@ async def try_surface(scene: Scene, surface: str) -> Trial:
         seconds = time.monotonic() - began
         ending = await scene.ending(prompt) if got else None
         why = "" if got == expected else f"the agent got {got!r}, not {expected!r}"
-        if not all(map(scene.is_sealed, filter(None, (prompt, ending)))):
+        seen = [prompt, *([ending] if ending else [])]
+        if not all(map(scene.is_sealed, seen)):
             why = "the homeserver could read it"
+        if warned := {shown.shield for shown in seen} - {"", "none"}:
+            why = f"the person is warned of it: a {warned.pop()} shield"
     except DidNotCome as late:
         why = str(late)
     return Trial(

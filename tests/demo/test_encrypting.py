@@ -8,7 +8,8 @@ import pytest
 
 from bridge.core.errors import DemoFailed
 from bridge.core.model import UserId
-from bridge.demo.encrypting import EncryptingPerson
+from bridge.demo import play
+from bridge.demo.encrypting import CLEAR, EncryptingPerson
 from bridge.demo.homeserver import Homeserver, call
 from bridge.demo.person import Seen
 from bridge.matrix.crypto.identity import read_published
@@ -88,7 +89,7 @@ def test_a_message_that_came_in_clear_text_is_marked(synapse: Homeserver, make: 
     path = f"/_matrix/client/v3/rooms/{room}/send/m.room.message/clear"
     call(synapse.base_url, "PUT", path, content, token=bob.account.access_token)
     seen = look_until(alice, room, bool)
-    assert [each.text for each in seen] == ["(NOT ENCRYPTED) 1"]
+    assert [each.text for each in seen] == [CLEAR + "1"]
 
 
 def test_a_reaction_is_shown_as_it_is_since_nobody_encrypts_those(synapse: Homeserver, make: Make) -> None:
@@ -136,3 +137,13 @@ def test_a_homeserver_that_is_gone_is_said_in_one_sentence(make: Make, monkeypat
     monkeypatch.setattr(alice._nio, "homeserver", "http://127.0.0.1:9")
     with pytest.raises(DemoFailed, match=r"^The demo's homeserver does not answer any more\.$"):
         alice.look("!room")
+
+
+def test_the_demo_in_an_encrypted_room_ends_as_the_one_in_clear_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = play.run(["1"], False, EncryptingPerson)
+    said = capsys.readouterr().out
+    assert (code, said.splitlines()[-1]) == (0, '{"outcome":"selected","optionId":"allow_once"}')
+    assert ' answered: "Allow once".' in said
+    assert CLEAR not in said
