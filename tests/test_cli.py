@@ -283,7 +283,7 @@ def test_ctrl_c_ends_quietly_with_130(app: FakeApp, capsys: pytest.CaptureFixtur
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    code = "import sys; from bridge import cli; cli._pending = lambda _: print('x'); sys.exit(cli.main(['pending']))"
+    code = "import sys; from bridge import cli, commands; commands.pending = lambda _: print('x'); sys.exit(cli.main(['pending']))"
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:

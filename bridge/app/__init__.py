@@ -11,6 +11,7 @@ from typing import TypeVar
 import anyio
 
 from bridge.app.inspection import inspect
+from bridge.app.newcomer import set_up
 from bridge.app.opening import log_in_here
 from bridge.app.service import ask as ask_alone
 from bridge.app.service import serve
@@ -18,10 +19,12 @@ from bridge.app.verifying import list_pinned, verify_with
 from bridge.config import Config
 from bridge.core.errors import BridgeError
 from bridge.core.model import AgentName, JsonObject
+from bridge.ops.console import Console
 from bridge.ops.login import Wish
+from bridge.ops.setup import Errand
 from bridge.ops.verify import Terminal
 
-__all__ = ["ask", "check", "list_verified", "login", "run", "verify"]
+__all__ = ["ask", "check", "list_verified", "login", "run", "setup", "verify"]
 
 
 T = TypeVar("T")
@@ -50,6 +53,11 @@ async def _ask(config: Config, agent: AgentName) -> JsonObject:
 def login(wish: Wish) -> int:
     """Open the bridge's account, keep its token, and print the config to paste."""
     return _run(log_in_here, wish)
+
+
+def setup(errand: Errand, wish: Wish) -> int:
+    """Walk a newcomer from nothing to a question that was answered in a room."""
+    return _run(partial(set_up, wish=wish, console=Console()), errand)
 
 
 def verify(config: Config, user: str | None) -> int:

@@ -25,15 +25,20 @@ HIDDEN_MOST = 3  # tokens kept out of the log: the one in use, and those before 
 async def log_in_here(wish: Wish, console: Console | None = None) -> int:
     """The `login` command. It holds the state folder: a bridge that runs renews the same tokens, and would lose them."""
     console = console or Console()
+    for line in show_config(wish, await open_and_sign(wish, console)):
+        console.say(line)
+    return 0
+
+
+async def open_and_sign(wish: Wish, console: Console) -> Opened:
+    """Open the account, keep its token, and have it sign the device; for `login` and for `setup`."""
     folder = wish.token_file.parent
     open_state_folder(folder)
     with hold_state_folder(folder):
         opened = await log_in(wish, connect, console, discard=lambda: discard_keys(folder))
         if wish.encryption:
             await _sign_device(wish, opened, console)
-        for line in show_config(wish, opened):
-            console.say(line)
-    return 0
+        return opened
 
 
 async def _sign_device(wish: Wish, opened: Opened, console: Console) -> None:
