@@ -61,8 +61,8 @@ def test_every_example_can_be_used_as_it_stands(tmp_path: Path) -> None:
     config.load(path)
 
 
-def test_the_config_of_the_readme_can_be_used_as_it_stands(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```toml\n(.*?)```", read("README.md"), re.DOTALL)
+def test_the_config_of_the_guide_can_be_used_as_it_stands(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", read("docs/by-hand.md"), re.DOTALL)
     path = tmp_path / "config.toml"
     path.write_text(block)
     assert config.load(path).warnings == ()
@@ -137,5 +137,5 @@ def test_every_word_of_a_record_is_named(words: type[StrEnum], later: set[StrEnu
 def test_every_method_of_the_control_socket_is_described() -> None:
     source = read("bridge/ops/control.py")
     methods = {one or other for one, other in SOCKET_METHOD.findall(source)}
-    assert len(methods) == 6
+    assert len(methods) == 7
     assert methods <= {row[0].strip("`") for row in read_rows(read("docs/history.md"))}
