@@ -15,7 +15,6 @@ from bridge.core.messages import Prompt
 from bridge.core.model import EventId, RoomId, Text, UserId
 from bridge.matrix.client import Client
 from bridge.matrix.events import Source
-from bridge.matrix.rooms import SEALED_BUDGET_BYTES
 from bridge.matrix.sync import STEPS_MOST
 from tests.fakes.sealing import SEAL, FakeSealing, key, no_key, seal, sealed
 from tests.matrix.asked import REQUEST
@@ -479,8 +478,9 @@ async def test_a_room_that_was_moved_before_the_start_is_followed_where_it_went(
 
 
 async def test_what_is_composed_for_an_encrypted_room_leaves_space_for_its_sealing(
-    client: Client, server: Homeserver, sealing: FakeSealing
+    client: Client, server: Homeserver, sealing: FakeSealing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("bridge.matrix.rooms.SEALED_BUDGET_BYTES", 8_000)
     described = replace(REQUEST.description, preview=(Text("Command", "x" * 80_000),))
     asked = Prompt(replace(REQUEST, description=described))
     server.room(OTHER)
@@ -489,4 +489,4 @@ async def test_what_is_composed_for_an_encrypted_room_leaves_space_for_its_seali
             room: max(len(json.dumps(dict(one.content))) for one in run.rooms.compose(asked, room))
             for room in (ROOM, OTHER)
         }
-    assert sizes[ROOM] <= SEALED_BUDGET_BYTES < sizes[OTHER]
+    assert sizes[ROOM] <= 8_000 < sizes[OTHER]
