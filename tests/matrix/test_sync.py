@@ -212,6 +212,15 @@ async def test_a_failed_sync_is_tried_again_without_haste_and_loses_nothing(
     assert min(slept) >= 0.005
 
 
+async def test_all_of_the_state_is_asked_for_until_it_has_come(client: Client, server: Homeserver) -> None:
+    server.room(ROOM)
+    server.fail("sync", Fault(status=502))
+    async with running(client, since=server.token_now()):
+        await server.until_followed()
+    asked = ["full_state" in seen.query for seen in server.requests if seen.operation == "sync"]
+    assert [True, True, False] == asked
+
+
 async def test_a_dead_token_ends_the_run_at_once(client: Client, server: Homeserver) -> None:
     server.room(ROOM)
     async with running(client) as run:

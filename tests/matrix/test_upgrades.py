@@ -188,4 +188,5 @@ async def test_an_upgrade_is_followed_once(client: Client, server: Homeserver) -
         server.state(ROOM, "m.room.tombstone", "", {"replacement_room": "!third"}, "@mallory:hs")
         server.say(NEW, "1")
         await run.until(lambda: run.events(Said))
-    assert [MOVED] == run.delivered
+        await server.until_followed()
+    assert ([MOVED], 1) == (run.delivered, server.count("join"))

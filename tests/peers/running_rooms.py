@@ -92,9 +92,15 @@ class Running:
         self.taken.append((list(events), token))
         self._moved.set()
 
-    async def run(self, since: SyncToken | None, held: Sequence[StoreLocked]) -> None:
+    async def run(
+        self,
+        since: SyncToken | None,
+        held: Sequence[StoreLocked],
+        encrypted: Sequence[RoomId],
+        moved: Sequence[tuple[RoomId, RoomId]],
+    ) -> None:
         try:
-            await self.rooms.run(since, ready=self.ready, held=held)
+            await self.rooms.run(since, ready=self.ready, held=held, encrypted=encrypted, moved=moved)
         except Exception as error:  # noqa: BLE001 - a test looks at what it ended with
             self.ended = error
             self._moved.set()
@@ -123,6 +129,8 @@ async def running(
     verifications: Steps | None = None,
     follow_upgrades: bool = False,
     held: Sequence[StoreLocked] = (),
+    encrypted: Sequence[RoomId] = (),
+    moved: Sequence[tuple[RoomId, RoomId]] = (),
     wait: bool = True,
 ) -> AsyncGenerator[Running]:
     """The rooms, running; when `wait`, after the first batch."""
@@ -137,7 +145,7 @@ async def running(
     )
     made.refusals = refusals
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(made.run, None if since is None else SyncToken(since), held)
+        tasks.start_soon(made.run, None if since is None else SyncToken(since), held, encrypted, moved)
         if wait:
             with anyio.fail_after(5):
                 await made.ready.wait()
