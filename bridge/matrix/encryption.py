@@ -30,6 +30,7 @@ from bridge.matrix.crypto.machine import (
     ENCRYPTED,
     KEY_REQUEST,
     NOBODY,
+    Deciphered,
     Device,
     Devices,
     Machine,
@@ -129,39 +130,46 @@ class Encryption:
         if not broken:
             return
         async with self._giving:
-            answer = await self._keys.claim(_by_user(broken))
-            without = set(self._machine.claimed(answer, broken))
-            renewed = [device for device in broken if device not in without]
-            messages = self._machine.repaired(renewed)
-            if messages:
+            if unbegun := self._machine.unbegun(broken):
+                self._machine.claimed(await self._keys.claim(_by_user(unbegun)), unbegun)
+            begun, messages = self._machine.greetings(broken)
+            if begun:
                 await self._keys.send_to_device(ENCRYPTED, messages, _transaction())
-                log.info("crypto.sessions_renewed", devices=len(renewed))
+                self._machine.repaired(begun)
+                log.info("crypto.sessions_renewed", devices=len(begun))
 
     # ------------------------------------------------------------------------------------------------------ reading
 
     async def open(self, room: RoomId, source: Source) -> Unsealed:
         """Decrypt one event, and say how it is vouched for."""
-        found = self._machine.decrypt(room, source)
-        if isinstance(found, Unread):
-            return Shut(WHY[found])
         sender = events.sender(source)
-        if sender is None or found.kind in (ENCRYPTED, events.REDACTION):
-            return Shut(Why.NEVER)  # a redaction inside would be one that no server has allowed
-        seal = self._machine.seal(sender, found)
-        if seal is None or (seal == NOBODY and self._machine.doubt(sender, found.sender_key)):
+        if sender is None:
+            return Shut(Why.NEVER)
+        found = self._machine.decrypt(room, source)
+        if isinstance(found, Deciphered) and self._is_in_doubt(sender, found):
             try:
                 await self._ask([sender])
             except MatrixError:
                 return Shut(Why.NOT_NOW)
-            seal = self._machine.seal(sender, found)
-            if seal is None:
-                return Shut(Why.NOT_NOW)
+            found = self._machine.decrypt(room, source)  # of several keys it is now known which is the sender's
+        if isinstance(found, Unread):
+            return Shut(WHY[found])
+        if found.kind in (ENCRYPTED, events.REDACTION):
+            return Shut(Why.NEVER)  # a redaction inside would be one that no server has allowed
+        seal = self._machine.seal(sender, found)
+        if seal is None:
+            return Shut(Why.NOT_NOW)
         outside = {key: value for key, value in source.items() if key not in ("type", "content", "state_key")}
         content = dict(found.content)
         clear = events.content(source)
         if "m.relates_to" not in content and "m.relates_to" in clear:
             content["m.relates_to"] = clear["m.relates_to"]
         return Opened(source={**outside, "type": found.kind, "content": content}, seal=seal)
+
+    def _is_in_doubt(self, sender: UserId, found: Deciphered) -> bool:
+        """Whether the sender's devices must be asked for, before it can be said whose this message is."""
+        seal = self._machine.seal(sender, found)
+        return seal is None or (seal == NOBODY and self._machine.doubt(sender, found.sender_key))
 
     async def ask_again(self, room: RoomId, source: Source) -> None:
         """Ask the sender's devices for the key of an event; nothing is said when that fails."""

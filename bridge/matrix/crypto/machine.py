@@ -344,7 +344,7 @@ class Machine:
     # ------------------------------------------------------------------------------------------------------ repairing
 
     def repairs(self) -> tuple[Device, ...]:
-        """The devices with which a new session is to be begun, because letters from them did not open."""
+        """The devices that are to be told of a new session, because letters from them did not open."""
         now = self._now
         return tuple(
             device
@@ -353,14 +353,23 @@ class Machine:
             if device.curve_key != self.curve_key and self._letters.is_broken(device, now)
         )
 
-    def repaired(self, those: Collection[Device]) -> Messages:
-        """Something to send over the new sessions, so that the other side uses them from now on."""
+    def unbegun(self, those: Iterable[Device]) -> tuple[Device, ...]:
+        """Of these devices, those for whose new session a key must be claimed first."""
+        return self._claimable(device for device in those if not self._letters.is_begun(device))
+
+    def greetings(self, those: Iterable[Device]) -> tuple[tuple[Device, ...], Messages]:
+        """Something to send over the sessions that were begun, so that the other side uses them from now on."""
+        begun = tuple(device for device in those if self._letters.is_begun(device))
         messages: Messages = {}
         with self._store.atomic():
-            for device in those:
-                self._letters.repaired(device, self._now)
+            for device in begun:
                 messages.setdefault(device.user, {})[device.device_id] = self._letters.write(device, DUMMY, {})
-        return messages
+        return begun, messages
+
+    def repaired(self, those: Iterable[Device]) -> None:
+        """The homeserver has taken the greetings to these devices."""
+        for device in those:
+            self._letters.repaired(device, self._now)
 
     def requests(self, room: RoomId, source: Source) -> Messages:
         """The question for the key of an event, to all devices of its sender; empty when it names no key."""

@@ -68,7 +68,7 @@ class Letters:
         self._user = user
         self._device = device
         self._olm: Any = cast("Any", _Sessions)(user, device, store.nio)
-        self._repairs: dict[tuple[str, str], bool] = {}  # sender and key of whose session is broken
+        self._repairs: dict[tuple[str, str], bool] = {}  # whose session is broken, and whether a new one was begun
         self._repaired: dict[str, int] = {}  # by their key, when a new session was begun
         identity = cast("dict[str, str]", self._olm.account.identity_keys)
         self.curve_key, self.signing_key = identity["curve25519"], identity["ed25519"]
@@ -190,6 +190,8 @@ class Letters:
                 self._olm.create_session(one_time_key, device.curve_key)
             except ValueError:
                 continue
+            if (device.user, device.curve_key) in self._repairs:
+                self._repairs[device.user, device.curve_key] = True
             return True
         return False
 
@@ -221,18 +223,22 @@ class Letters:
 
     def break_off(self, sender: str, sender_key: str) -> None:
         """Keep in mind that the session with whoever has this key does not work (any more)."""
-        self._repairs[sender, sender_key] = True
+        self._repairs.setdefault((sender, sender_key), False)
         if len(self._repairs) > REPAIRS_MOST:
             self._repairs.pop(next(iter(self._repairs)))
 
     def is_broken(self, device: Device, now: int) -> bool:
-        """Whether a new session with it is due."""
+        """Whether it is to be told of a new session."""
         if (device.user, device.curve_key) not in self._repairs:
             return False
         return now - self._repaired.get(device.curve_key, -REPAIR_EVERY_MS) >= REPAIR_EVERY_MS
 
+    def is_begun(self, device: Device) -> bool:
+        """Whether the new session was begun, and it was only not told of it."""
+        return self._repairs.get((device.user, device.curve_key), False)
+
     def repaired(self, device: Device, now: int) -> None:
-        """A new session with it was begun."""
+        """It was told of the new session."""
         self._repairs.pop((device.user, device.curve_key), None)
         self._repaired[device.curve_key] = now
 
