@@ -125,6 +125,7 @@ def make_parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--answer", action="append", default=[], metavar="TEXT", help="what the person replies; repeat for more replies"
     )
+    demo.add_argument("--encrypted", action="store_true", help="in an encrypted room, with a client that encrypts")
     demo.add_argument("--json", action="store_true", help="print the outcome only")
     demo.set_defaults(act=_demo)
 
@@ -196,9 +197,15 @@ def _check(args: argparse.Namespace) -> int:
 def _demo(args: argparse.Namespace) -> int:
     from bridge import logs
     from bridge.demo import play
+    from bridge.demo.person import Person
 
     logs.set_up(debug=args.debug)
-    return play.run(args.answer, args.json)
+    client = Person
+    if args.encrypted:
+        from bridge.demo.encrypting import EncryptingPerson
+
+        client = EncryptingPerson
+    return play.run(args.answer, args.json, client)
 
 
 def _login(args: argparse.Namespace) -> int:

@@ -18,6 +18,8 @@ import bridge.demo
 from bridge import cli, config, logs
 from bridge.core.changes import Record
 from bridge.core.errors import AgentStartFailed, BridgeError, CredentialsRefused, LedgerError
+from bridge.demo.encrypting import EncryptingPerson
+from bridge.demo.person import Person
 from bridge.ops import control
 from bridge.ops.login import Wish
 from tests.fakes.control_target import OTHER, REQUEST, SESSION, FakeControlTarget, make_record
@@ -42,7 +44,7 @@ class FakeApp:
     act: Callable[[], int] = lambda: 0
     configs: list[config.Config] = field(default_factory=list[config.Config])
     wishes: list[Wish] = field(default_factory=list[Wish])
-    demos: list[tuple[list[str], bool]] = field(default_factory=list[tuple[list[str], bool]])
+    demos: list[tuple[list[str], bool, type]] = field(default_factory=list[tuple[list[str], bool, type]])
 
     def run(self, loaded: config.Config) -> int:
         self.configs.append(loaded)
@@ -56,8 +58,8 @@ class FakeApp:
         self.wishes.append(wish)
         return self.act()
 
-    def play(self, answers: list[str], json_only: bool) -> int:
-        self.demos.append((answers, json_only))
+    def play(self, answers: list[str], json_only: bool, client: type) -> int:
+        self.demos.append((answers, json_only, client))
         return self.act()
 
 
@@ -268,7 +270,8 @@ def test_closed_standard_streams_are_opened_before_anything_else_gets_their_numb
 def test_the_demo_gets_its_answers_in_their_order(app: FakeApp) -> None:
     cli.main(["demo"])
     cli.main(["demo", "--answer", "1", "--answer", "Allow once", "--json"])
-    assert app.demos == [([], False), (["1", "Allow once"], True)]
+    cli.main(["demo", "--encrypted"])
+    assert app.demos == [([], False, Person), (["1", "Allow once"], True, Person), ([], False, EncryptingPerson)]
 
 
 def test_login_takes_what_the_config_says(app: FakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
