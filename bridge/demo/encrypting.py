@@ -29,6 +29,7 @@ from bridge.core.model import JsonObject, UserId
 from bridge.demo.homeserver import Account
 from bridge.demo.person import SYNC_WAIT_MS, Person, Seen, read_event
 from bridge.matrix.crypto.identity import Identity
+from bridge.matrix.crypto.signing import is_signed_by
 
 ENCRYPTION: JsonObject = {
     "type": "m.room.encryption",
@@ -49,6 +50,7 @@ class EncryptingPerson(Person):
     """The same person in an encrypted room: nothing of theirs leaves in clear text, and their device is signed."""
 
     encrypts = True
+    HINT = f"{Person.HINT}\nIt verifies that client's session by itself, so that its answers count."
 
     def __init__(self, base_url: str, account: Account) -> None:
         super().__init__(base_url, account)
@@ -69,8 +71,10 @@ class EncryptingPerson(Person):
         self._keys: Any = self._nio.olm  # nio's key machine: there from the moment of the login
         self._own: set[str] = set()  # what this device sent: what was decrypted has no transaction id any more
         self._unread: list[MegolmEvent] = []
+        self._identity = Identity.new()
         self._run(self._keep_house())
-        self._sign_device()
+        self._publish_identity()
+        self._sign_devices()
 
     def close(self) -> None:
         """Close the connections and forget the keys."""
@@ -93,6 +97,8 @@ class EncryptingPerson(Person):
     def look(self, room: str) -> list[Seen]:
         """What is new in the room, or could be decrypted only now; waits for it a moment."""
         batch = self._run(self._sync())
+        if self.account.user_id in batch.device_list.changed:
+            self._sign_devices()
         late = [event for event in map(self._decrypt, self._unread) if event is not None]
         self._unread = [event for event in self._unread if event.event_id not in {each.event_id for each in late}]
         joined = batch.rooms.join.get(room)
@@ -156,20 +162,24 @@ class EncryptingPerson(Person):
             await self._judge(self._nio.keys_claim(devices), Response)
         await self._nio.send_to_device_messages()
 
-    def _sign_device(self) -> None:
-        """Make an identity and let it sign this device, as a person's client does when an account is new."""
-        user, device, identity = UserId(self.account.user_id), self.account.device_id, Identity.new()
+    def _publish_identity(self) -> None:
+        """Give the account an identity, as a person's first client does."""
 
         def sign(value: JsonObject) -> str:
             return str(self._keys.sign_json(dict(value)))
 
-        self._call("POST", "/keys/device_signing/upload", identity.to_upload(user, device, sign))
-        asked = self._call("POST", "/keys/query", {"device_keys": {user: [device]}})
-        keys: Any = asked["device_keys"]
-        signed = identity.sign_device(user, keys[user][device])
-        refused = self._call("POST", "/keys/signatures/upload", {user: {device: signed}}).get("failures")
-        if refused:
-            raise DemoFailed("The homeserver did not take the signature of the person's device.")
+        user, device = UserId(self.account.user_id), self.account.device_id
+        self._call("POST", "/keys/device_signing/upload", self._identity.to_upload(user, device, sign))
+
+    def _sign_devices(self) -> None:
+        """Let the identity sign this device, and each that the person logs in later, as they do by verifying it."""
+        user, signing = UserId(self.account.user_id), self._identity.self_signing
+        asked: Any = self._call("POST", "/keys/query", {"device_keys": {user: []}})
+        for device, keys in asked["device_keys"].get(user, {}).items():
+            if signing is not None and not is_signed_by(keys, user, signing.public):
+                signed = {user: {device: self._identity.sign_device(user, keys)}}
+                if self._call("POST", "/keys/signatures/upload", signed).get("failures"):
+                    raise DemoFailed("The homeserver did not take the signature of the person's device.")
 
     async def _judge(self, asking: Coroutine[Any, Any, Any], wanted: type[T]) -> T:
         """Nio returns what a homeserver refuses, and raises what does not come."""

@@ -43,6 +43,7 @@ class Person:
 
     encrypts = False
     """Whether the room that it creates is encrypted."""
+    HINT = "Log in with a desktop client if you like; this terminal is the same person."
 
     def __init__(self, base_url: str, account: Account) -> None:
         self.account = account

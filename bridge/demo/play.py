@@ -121,7 +121,7 @@ class Play:
   password    {account.password}
   room        {self.room}
 
-Log in with a desktop client if you like; this terminal is the same person.
+{self.person.HINT}
 Write to the agent, for example "{FIRST_MESSAGE}", and answer its question
 with a number or the option's name. !help lists more; Ctrl-D or Ctrl-C ends.
 """

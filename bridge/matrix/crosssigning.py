@@ -168,7 +168,7 @@ async def establish(
             "The account has a cross-signing identity that cannot be read. Look at it in a client, or run "
             f"`acp-matrix-bridge login --reset-identity`. {RESET_COSTS}."
         )
-    if seen.published is None or (reset and not _counts(kept.proposed, seen)):
+    if seen.published is None or reset:
         done = Done.RESET if seen.published is not None or seen.misshapen else Done.MADE
         identity = await _publish_ours(keys, machine, folder, kept, user_id=user_id, password=password, reset=reset)
     elif kept.proposed is not None and _counts(kept.proposed, seen):  # we crashed after it was published
@@ -244,8 +244,8 @@ async def _publish_device(keys: KeyServer, machine: Device, user_id: UserId) -> 
 async def _sign_device(keys: KeyServer, machine: Device, identity: Identity, user_id: UserId) -> None:
     """Sign the keys that we have, not those that the homeserver shows for us."""
     signed = identity.sign_device(user_id, machine.device_keys())
-    answer = await keys.upload_signatures({user_id: {machine.device_id: dict(signed)}})
-    if events.mapping(answer, "failures") or not (await _look(keys, machine, user_id)).signed:
+    await keys.upload_signatures({user_id: {machine.device_id: dict(signed)}})
+    if not (await _look(keys, machine, user_id)).signed:  # what counts is what others will see
         raise IdentityUnusable("The homeserver did not take the signature of the bridge's device.")
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
@@ -19,8 +19,8 @@ from bridge.demo.homeserver import Account, Homeserver, Limits
 from tests.clients import commander, javascript
 from tests.clients.commander import Commander
 from tests.clients.javascript import Missing
-from tests.clients.jsperson import js_person
-from tests.clients.seen import Client, Shown
+from tests.clients.jsperson import JsError, js_person
+from tests.clients.seen import Client, DidNotCome, Shown
 from tests.clients.trials import Trial, open_scene, try_refusal, try_surface
 
 JS, COMMANDER = "matrix-js-sdk", "matrix-commander"
@@ -75,15 +75,30 @@ async def play(run: Run, folder: Path, homeserver: Homeserver, *, show: bool) ->
     you, bot = homeserver.register(f"you-{folder.name}"), homeserver.register(f"bridge-{folder.name}")
     settings: dict[str, Any] = {"trust": run.trust} | ({"polls": True} if run.polls else {})
     passed = True
-    async with (
-        log_in(run, folder / "client", homeserver, you) as client,
-        open_scene(folder / "bridge", homeserver, bot, client, **settings) as scene,
-    ):
-        for surface in run.surfaces:
-            trial = await (try_refusal(scene) if surface == REFUSED else try_surface(scene, surface))
-            say(run, trial, show=show)
-            passed = passed and trial.passed
+    try:
+        async with (
+            log_in(run, folder / "client", homeserver, you) as client,
+            open_scene(folder / "bridge", homeserver, bot, client, **settings) as scene,
+        ):
+            for surface in run.surfaces:
+                trial = await (try_refusal(scene) if surface == REFUSED else try_surface(scene, surface))
+                say(run, trial, show=show)
+                passed = passed and trial.passed
+    except* (
+        AssertionError,
+        TimeoutError,
+        DidNotCome,
+        JsError,
+    ) as failed:  # no room, or no running bridge: the next may
+        sys.stdout.write(f"{run.client:24}  FAILED  {first(failed)!r}\n")
+        passed = False
     return passed
+
+
+def first(failed: BaseException) -> BaseException:
+    """The fault itself, out of the groups that it came in."""
+    inside = cast("tuple[BaseException, ...]", getattr(failed, "exceptions", ()))
+    return first(inside[0]) if inside else failed
 
 
 def say(run: Run, trial: Trial, *, show: bool) -> None:

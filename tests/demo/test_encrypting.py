@@ -2,15 +2,17 @@
 """Two people with the demo's encrypting client in one room: each is the other's witness."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from nio import AsyncClient, AsyncClientConfig
+from nio.store import SqliteMemoryStore
 
 from bridge.core.errors import DemoFailed
 from bridge.core.model import UserId
 from bridge.demo import play
 from bridge.demo.encrypting import CLEAR, EncryptingPerson
-from bridge.demo.homeserver import Homeserver, call
+from bridge.demo.homeserver import Account, Homeserver, call
 from bridge.demo.person import Seen
 from bridge.matrix.crypto.identity import read_published
 from bridge.matrix.crypto.signing import is_signed_by
@@ -70,16 +72,42 @@ def test_what_a_person_says_is_encrypted_and_read_by_the_other(synapse: Homeserv
     ]
 
 
-def test_a_device_that_a_person_logged_in_is_signed_by_their_identity(synapse: Homeserver, make: Make) -> None:
-    account = make("alice").account
+def is_signed(homeserver: Homeserver, account: Account, device_id: str) -> bool:
+    """Whether the identity that the homeserver shows vouches for this device of the account."""
     wanted: Any = {"device_keys": {account.user_id: []}}
     path = "/_matrix/client/v3/keys/query"
-    answer: Any = call(synapse.base_url, "POST", path, wanted, token=account.access_token).body
+    answer: Any = call(homeserver.base_url, "POST", path, wanted, token=account.access_token).body
     published = read_published(answer, UserId(account.user_id))
     assert published is not None
     assert published.self_signing_key is not None
-    device = answer["device_keys"][account.user_id][account.device_id]
-    assert is_signed_by(device, account.user_id, published.self_signing_key)
+    device = answer["device_keys"][account.user_id].get(device_id)
+    return is_signed_by(device, account.user_id, published.self_signing_key)
+
+
+def test_the_persons_device_is_signed_by_their_identity(synapse: Homeserver, make: Make) -> None:
+    account = make("alice").account
+    assert is_signed(synapse, account, account.device_id)
+
+
+def test_a_client_that_the_person_logs_in_later_is_verified_by_this_one(synapse: Homeserver, make: Make) -> None:
+    alice, bob = make("alice"), make("bob")
+    room = meet(synapse, alice, bob)
+    account = alice.account
+    wanted = {
+        "type": "m.login.password",
+        "identifier": {"type": "m.id.user", "user": account.user_id},
+        "password": account.password,
+    }
+    made: Any = call(synapse.base_url, "POST", "/_matrix/client/v3/login", wanted).body
+    later = Account(password="", **{key: made[key] for key in ("user_id", "device_id", "access_token")})
+    client = AsyncClient(
+        synapse.base_url, later.user_id, later.device_id, config=AsyncClientConfig(store=SqliteMemoryStore)
+    )
+    client.restore_login(later.user_id, later.device_id, later.access_token)
+    alice._run(client.keys_upload())
+    alice._run(client.close())
+    look_until(alice, room, lambda _: is_signed(synapse, account, later.device_id))
+    cast("Any", client.olm).store.database.close()
 
 
 def test_a_message_that_came_in_clear_text_is_marked(synapse: Homeserver, make: Make) -> None:
