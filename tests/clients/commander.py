@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 
 from bridge.demo.homeserver import Account, call
+from tests.clients.javascript import NotInstalled
 from tests.clients.jsperson import DEED_S, WAIT_S
 from tests.clients.seen import DidNotCome, Shown, relation
 
@@ -50,7 +51,8 @@ def install() -> Path:
             for command in (make, pip):
                 done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)  # noqa: S603 - our own interpreter
                 if done.returncode:
-                    raise RuntimeError(f"matrix-commander could not be installed: {done.stderr[-2000:]}")
+                    said = (done.stderr or done.stdout).strip()
+                    raise NotInstalled(f"matrix-commander could not be installed: {said[-2000:]}")
             mark.write_text(locked, encoding="utf-8")
     return program
 

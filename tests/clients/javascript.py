@@ -24,6 +24,10 @@ class Missing(Exception):
     """Something that this machine lacks; the sentence says what."""
 
 
+class NotInstalled(Exception):
+    """What a package manager said when it failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Javascript:
     """An installed Node with the packages of the lock beside our scripts."""
@@ -55,7 +59,7 @@ def install() -> Javascript:
                 command, cwd=FOLDER, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
             )
             if done.returncode:
-                raise RuntimeError(f"npm could not install what tests/clients/js names: {done.stderr[-2000:]}")
+                raise NotInstalled(f"npm could not install what tests/clients/js names: {done.stderr.strip()[-2000:]}")
             mark.write_text(locked, encoding="utf-8")
     return Javascript(_find_node())
 

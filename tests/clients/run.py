@@ -18,7 +18,7 @@ import anyio
 from bridge.demo.homeserver import Account, Homeserver, Limits
 from tests.clients import commander, javascript
 from tests.clients.commander import Commander
-from tests.clients.javascript import Missing
+from tests.clients.javascript import Missing, NotInstalled
 from tests.clients.jsperson import JsError, js_person
 from tests.clients.seen import Client, DidNotCome, Shown
 from tests.clients.trials import Trial, open_scene, try_refusal, try_surface
@@ -139,15 +139,20 @@ async def play_all(runs: list[Run], *, show: bool) -> bool:
 def main() -> int:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(prog="scripts/test-clients", description="Real Matrix clients answer the bridge.")
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *NAMES], help=f"of {', '.join(NAMES)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{' or '.join(NAMES)}; default: both")
     parser.add_argument("--short", action="store_true", help="text and a reaction with matrix-js-sdk, without limits")
     parser.add_argument("--show", action="store_true", help="also show what the person saw")
     args = parser.parse_args()
+    if unknown := [name for name in args.names if name not in NAMES]:
+        parser.error(f"there is no client {unknown[0]}; there are {' and '.join(NAMES)}")
     runs = [run for run in (SHORT if args.short else PLAN) if not args.names or run.client in args.names]
-    try:
-        if any(run.client == JS for run in runs):
+    clients = {run.client for run in runs}
+    try:  # before anything is started
+        if JS in clients:
             javascript.install()
-    except Missing as missing:
+        if COMMANDER in clients:
+            commander.install()
+    except (Missing, NotInstalled) as missing:
         sys.stderr.write(f"test-clients: {missing}.\n")
         return 1
     return 0 if anyio.run(lambda: play_all(runs, show=args.show)) else 1

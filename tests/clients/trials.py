@@ -29,6 +29,7 @@ FIRST_CALL = 1001
 REFUSAL = "a session that you have not verified"
 """Of the words to somebody whose device does not count."""
 POLL = "org.matrix.msc3381.poll.start"
+POLL_TEXT = "org.matrix.msc1767.text"
 
 ANSWERS = {
     "text": ("1", "opt-allow"),
@@ -96,13 +97,13 @@ class Scene:
         """The poll beside the last prompt, and the id of the answer with this name."""
 
         def is_poll(shown: Shown) -> bool:
-            return shown.sender == self.bot.user_id and shown.kind == POLL
+            mine = shown.sender == self.bot.user_id and shown.kind == POLL
+            return mine and f"(#{self.asked}):" in shown.content[POLL]["question"][POLL_TEXT]
 
-        await self.client.until(self.room, is_poll, what="the poll")
-        polls = [shown for shown in await self.client.look(self.room) if is_poll(shown)]
-        for answer in polls[-1].content[POLL]["answers"]:
-            if name in str(answer.get("org.matrix.msc1767.text")):
-                return polls[-1], answer["id"]
+        poll = await self.client.until(self.room, is_poll, what="the poll")
+        for answer in poll.content[POLL]["answers"]:
+            if name in answer[POLL_TEXT]:
+                return poll, answer["id"]
         raise DidNotCome(f"no answer of the poll has the name {name}")
 
     async def heard(self) -> str | None:
