@@ -14,6 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.peers.keys import Keys
+
 API = "/_matrix/client/v3"
 UNKNOWN_TOKEN = {"errcode": "M_UNKNOWN_TOKEN", "error": "Unknown token"}
 SOFT_LOGOUT = UNKNOWN_TOKEN | {"soft_logout": True}
@@ -79,6 +81,7 @@ class Homeserver:
         self.refresh_token: str | None = None  # the only one that counts; None: a login gives none
         self.login_token = "login-Okapi-5"
         self.life_ms = 300_000  # of a token that can be renewed
+        self.keys = Keys(self.user_id, self.device_id)
         self.requests: list[Seen] = []
         self.sent: list[SentEvent] = []
         self.stream: list[tuple[str, Json]] = []
@@ -209,6 +212,7 @@ class Homeserver:
             ("PUT", f"{API}/rooms/{{room}}/typing/{{user}}", "typing", self._typing),
             ("POST", "/_matrix/media/v3/upload", "upload", self._upload),
             ("PUT", f"{API}/rooms/{{room}}/send/{{type}}/{{txn}}", "send", self._send),
+            *self.keys.routes(),
         ):
             app.router.add_route(method, path, self._served(operation, handler))
         runner = web.AppRunner(app, shutdown_timeout=0.1)
