@@ -43,6 +43,11 @@ class Attempt:
     under: EventId
     message: Said | Voted | None = None
 
+    @property
+    def device_id(self) -> str | None:
+        """The device that it came from, where it came encrypted."""
+        return None if self.message is None or self.message.seal is None else self.message.seal.device_id
+
 
 def take(step: Step, entry: Entry, fits: Option | Fits, attempt: Attempt) -> None:
     """An authorised, clear attempt at a waiting request."""
@@ -61,7 +66,15 @@ def decide(step: Step, entry: Entry, option: Option, attempt: Attempt) -> None:
         late = step.state.entries[entry.request.request_id]
         tell_late(step, late, late.request.revision, attempt, option)
     else:
-        endings.answer(step, entry, option, by=attempt.sender, via=attempt.via, event_id=attempt.event_id)
+        endings.answer(
+            step,
+            entry,
+            option,
+            by=attempt.sender,
+            via=attempt.via,
+            event_id=attempt.event_id,
+            device_id=attempt.device_id,
+        )
 
 
 def ask_to_confirm(step: Step, entry: Entry, option: Option, attempt: Attempt) -> None:

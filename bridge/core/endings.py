@@ -78,7 +78,15 @@ ENDING_OF: dict[Cause, Ending] = {
 
 
 def answer(
-    step: Step, entry: Entry, option: Option, *, by: str, via: Via, event_id: EventId | None, ticket: int | None = None
+    step: Step,
+    entry: Entry,
+    option: Option,
+    *,
+    by: str,
+    via: Via,
+    event_id: EventId | None,
+    device_id: str | None = None,
+    ticket: int | None = None,
 ) -> None:
     """The first valid answer: stored, then written to the harness."""
     decision = Decision(
@@ -88,6 +96,7 @@ def answer(
         by=by,
         via=via,
         event_id=event_id,
+        device_id=device_id,
         at=step.at,
     )
     _decide(step, replace(entry, ticket=ticket), Cause.ANSWER, decision)

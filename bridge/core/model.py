@@ -209,6 +209,7 @@ class Decision:
     by: str | None = None  # a full user id, or "local:<unix user>"
     via: Via | None = None
     event_id: EventId | None = None  # of the answer
+    device_id: str | None = None  # that the answer came from, where it came encrypted
     at: Millis
 
 

@@ -150,6 +150,7 @@ def dump_decision(decision: Decision) -> str:
             "by": decision.by,
             "via": decision.via,
             "event_id": decision.event_id,
+            "device_id": decision.device_id,
             "at": decision.at,
         }
     )
@@ -168,6 +169,7 @@ def load_decision(text: str) -> Decision:
             by=_text_or_none(read["by"]),
             via=None if via is None else Via(via),
             event_id=None if event_id is None else EventId(event_id),
+            device_id=_text_or_none(read.get("device_id")),  # rows of the first version have none
             at=Millis(_number(read["at"])),
         )
 

@@ -95,6 +95,7 @@ def _accepted(change: StoreDecision) -> dict[str, JsonValue]:
         "by": decision.by,
         "via": None if decision.via is None else decision.via.value,
         "event_id": decision.event_id,
+        **({} if decision.device_id is None else {"device_id": decision.device_id}),
         "waited_ms": change.waited,
     }
 

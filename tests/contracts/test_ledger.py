@@ -278,6 +278,15 @@ async def test_an_answer_row_says_who_chose_what_and_how(ledger: Ledger) -> None
     }
 
 
+async def test_an_answer_row_names_the_device_that_it_came_encrypted_from(ledger: Ledger) -> None:
+    answer = replace(make_answer(), device_id="PHONE")
+    fields = await last_fields(ledger, start(), ask(make_request()), decide(make_request(), answer))
+    assert "PHONE" == fields["device_id"]
+    (request,) = (await ledger.load()).open
+    assert request.decision is not None
+    assert "PHONE" == request.decision.device_id
+
+
 async def test_an_expiry_row_is_an_answer_by_nobody(ledger: Ledger) -> None:
     expiry = Decision(ending=Ending.EXPIRED, outcome=Cancelled(), via=Via.EXPIRY, at=AT)
     fields = await last_fields(ledger, start(), ask(make_request()), decide(make_request(), expiry))

@@ -61,6 +61,15 @@ def test_which_devices_count_under_which_trust(trust: Trust, pinned: bool, seal:
         assert counts == (play.request(asked).phase is not Phase.PENDING)
 
 
+def test_the_record_names_the_device_that_an_answer_came_from() -> None:
+    play = make(Trust.CROSS_SIGNED, pinned=False)
+    asked = play.ask()
+    play.say("1", seal=SIGNED)
+    decision = play.request(asked).decision
+    assert decision is not None
+    assert SIGNED.device_id == decision.device_id
+
+
 def test_in_a_room_that_is_not_encrypted_no_device_is_asked_for() -> None:
     play = Play(agent(trust=Trust.PINNED, strict=True))
     asked = play.ask()
