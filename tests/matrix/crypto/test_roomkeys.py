@@ -59,7 +59,7 @@ def test_a_room_key_that_somebody_passes_on_as_their_own_makes_them_nobody_of_th
         "session_key": alice._rooms._sending[ROOM].given[BOT, "BOT"][1],
     }
     late = world.office.collect(BOT, "BOT")
-    send_letter(world, mallory, bot, "m.room_key", forged)
+    send_letter(world.office, mallory, bot, "m.room_key", forged)
     world.office.deliver(bot)
     bot.receive(late)
     world.office.ask(bot, ALICE, MALLORY)
@@ -129,7 +129,7 @@ def test_a_message_of_another_room_is_refused(world: World, bot: Machine, alice:
     content: Any = alice.encrypt(ROOM, "m.room.message", {"body": "1"})
     given = alice._rooms._sending[ROOM].given[BOT, "BOT"][1]
     key = {"algorithm": "m.megolm.v1.aes-sha2", "room_id": OTHER_ROOM, "session_key": given}
-    send_letter(world, alice, bot, "m.room_key", {**key, "session_id": content["session_id"]})
+    send_letter(world.office, alice, bot, "m.room_key", {**key, "session_id": content["session_id"]})
     world.office.deliver(bot)
     assert (Unread.NEVER, "1") == (
         bot.decrypt(OTHER_ROOM, event(alice, content)),
@@ -240,7 +240,7 @@ def test_a_key_that_we_asked_its_owner_for_is_taken_and_the_question_taken_back(
 ) -> None:
     said = world.say(alice, "1", ALICE)
     ((user, devices),) = bot.requests(ROOM, said).items()
-    send_letter(world, alice, bot, "m.forwarded_room_key", forwarded(alice, said))
+    send_letter(world.office, alice, bot, "m.forwarded_room_key", forwarded(alice, said))
     world.office.deliver(bot)
     question: Any = devices["*"]
     ((asked, cancelled),) = bot.cancellations()
@@ -254,7 +254,7 @@ def test_a_key_that_we_asked_its_owner_for_is_taken_and_the_question_taken_back(
 
 def test_a_key_that_we_did_not_ask_for_is_refused(world: World, bot: Machine, alice: Machine) -> None:
     said = world.say(alice, "1", ALICE)
-    send_letter(world, alice, bot, "m.forwarded_room_key", forwarded(alice, said))
+    send_letter(world.office, alice, bot, "m.forwarded_room_key", forwarded(alice, said))
     world.office.deliver(bot)
     assert Unread.NO_KEY == bot.decrypt(ROOM, said)
 
@@ -267,7 +267,7 @@ def test_a_key_that_somebody_else_passes_on_is_refused(
     said = world.say(alice, "1", ALICE)
     bot.requests(ROOM, said)
     key = forwarded(alice, said, **({"sender_key": mallory.curve_key} if own_name else {}))
-    send_letter(world, mallory, bot, "m.forwarded_room_key", key)
+    send_letter(world.office, mallory, bot, "m.forwarded_room_key", key)
     world.office.deliver(bot)
     assert Unread.NO_KEY == bot.decrypt(ROOM, said)
 
@@ -284,7 +284,7 @@ def test_text_leaves_as_text_and_not_as_escapes(world: World, bot: Machine, alic
 
 def test_a_letter_leaves_as_text_and_not_as_escapes(world: World, bot: Machine, alice: Machine) -> None:
     world.office.ask(bot, ALICE)
-    send_letter(world, bot, alice, "dev.test", {"text": "é" * 20_000})
+    send_letter(world.office, bot, alice, "dev.test", {"text": "é" * 20_000})
     ((_, (letter,)),) = world.office.letters.items()
     assert len(json.dumps(letter)) < 56_000
 
