@@ -1,5 +1,7 @@
 """Two key machines and what is between them, without a network."""
 
+# What others may do to us is made from the inside of their machine
+# pyright: reportPrivateUsage=false
 # ruff: noqa: ARG001 - who is asked for as a fixture has a device, and need do nothing
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,8 @@
 """Key machines that share a post office and a clock, and what a test says of them."""
 
+# What others may do to us is made from the inside of their machine
+# pyright: reportPrivateUsage=false
+
 from pathlib import Path
 
 from bridge.core.model import JsonObject, RoomId, UserId
