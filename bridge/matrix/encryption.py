@@ -25,18 +25,9 @@ from bridge.core.errors import (
 from bridge.core.model import JsonObject, RoomId, TransactionId, UserId
 from bridge.matrix import events
 from bridge.matrix.client import KEY_ALGORITHM, Client, SyncBatch
-from bridge.matrix.crypto.machine import (
-    CHUNK,
-    ENCRYPTED,
-    KEY_REQUEST,
-    NOBODY,
-    Deciphered,
-    Device,
-    Devices,
-    Machine,
-    ToDevice,
-    Unread,
-)
+from bridge.matrix.crypto.devices import NOBODY, Device, Devices
+from bridge.matrix.crypto.machine import CHUNK, ENCRYPTED, KEY_REQUEST, Machine, ToDevice
+from bridge.matrix.crypto.roomkeys import Deciphered, Unread
 from bridge.matrix.events import Source
 from bridge.matrix.keyserver import KeyServer
 from bridge.matrix.sealing import Opened, Shut, Unsealed, Why

@@ -1,6 +1,6 @@
 """A bot that encrypts at a post office in memory, and Alice, who reads and writes without a bridge."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def body(found: Unsealed) -> object:
 
 
 @contextmanager
-def logged() -> Iterator[list[Any]]:
+def logged() -> Generator[list[Any]]:
     structlog.reset_defaults()
     with capture_logs() as lines:
-        yield lines  # type: ignore[misc]
+        yield lines

@@ -10,12 +10,13 @@ from bridge.core.errors import (
     EventTooLarge,
     HomeserverUnreachable,
     MatrixError,
+    ProofNeeded,
     RateLimited,
     RequestRefused,
 )
 from bridge.core.model import RoomId, SyncToken, TransactionId, UserId
 from bridge.matrix.client import Client
-from tests.peers.homeserver import Fault, Homeserver
+from tests.peers.homeserver import Fault, Homeserver, Json
 
 ROOM = RoomId("!room")
 TXN = TransactionId("t1")
@@ -113,6 +114,28 @@ async def test_a_look_up_that_is_refused_is_not_taken_for_nothing_there(client: 
     server.fail("profile", Fault(status=403, body={"errcode": "M_FORBIDDEN"}))
     with pytest.raises(RequestRefused):
         await client.display_name(UserId("@bot:hs"))
+
+
+@pytest.mark.parametrize(
+    ("body", "session", "flows"),
+    [
+        ({"flows": [{"stages": ["m.login.password"]}], "session": "s"}, "s", (("m.login.password",),)),
+        ({"flows": [{"stages": ["a", 7]}, {"stages": 7}, 7], "errcode": "M_FORBIDDEN"}, "", (("a",),)),
+        ({"flows": []}, "", ()),
+    ],
+)
+async def test_a_call_that_wants_proof_is_not_taken_for_a_dead_token(
+    client: Client, server: Homeserver, body: Json, session: str, flows: tuple[tuple[str, ...], ...]
+) -> None:
+    server.fail("whoami", Fault(status=401, body=body))
+    needed = await failure(client)
+    assert isinstance(needed, ProofNeeded)
+    assert (session, flows) == (needed.session, needed.flows)
+
+
+async def test_a_dead_token_is_one_whatever_else_the_answer_offers(client: Client, server: Homeserver) -> None:
+    server.fail("whoami", Fault(status=401, body={"errcode": "M_UNKNOWN_TOKEN", "flows": []}))
+    assert isinstance(await failure(client), CredentialsRefused)
 
 
 async def test_members_and_state_of_a_room_are_read(client: Client, server: Homeserver) -> None:

@@ -1,5 +1,8 @@
 """Encryption at a post office in memory, which fails and waits where a test says so."""
 
+# What others may do to us is made from the inside of their machine
+# pyright: reportPrivateUsage=false
+
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,10 +10,11 @@ from typing import Any
 import pytest
 
 from bridge.core.errors import HomeserverUnreachable, KeysLost, RateLimited
-from bridge.core.model import JsonValue, Seal
+from bridge.core.model import JsonObject, JsonValue, Seal
 from bridge.matrix.crypto.machine import ENCRYPTED, KEY_REQUEST, Machine, ToDevice
 from bridge.matrix.sealing import Opened, Shut, Why
 from tests.fakes.postoffice import ALGORITHM
+from tests.matrix.crypto.world import send_letter
 from tests.matrix.encrypting import ALICE, AWAY, BOT, EVERYBODY, MALLORY, ROOM, TEXT, World, body, logged
 
 
@@ -266,6 +270,29 @@ async def test_another_name_on_a_message_makes_it_nobodys(world: World) -> None:
     assert (MALLORY, None) == (opened.source["sender"], opened.seal.device_id)
 
 
+async def test_a_key_that_somebody_else_gave_first_does_not_hide_its_owners(world: World) -> None:
+    """Mallory, who is in the room, passes Alice's key on as their own, before Alice's own letter comes."""
+    mallory = world.machine(MALLORY, "LAPTOP")
+    world.office.publish(mallory)
+    said = world.say()
+    key = world.alice._rooms._sending[ROOM].given[BOT, "BOT"][1]
+    content: JsonObject = {
+        "algorithm": "m.megolm.v1.aes-sha2",
+        "room_id": ROOM,
+        "session_id": said["content"]["session_id"],
+        "session_key": key,
+    }
+    own = world.office.collect(BOT, "BOT")
+    send_letter(world.office, mallory, world.bot, "m.room_key", content)
+    await world.sync()
+    world.bot.left([ALICE, MALLORY])
+    world.now += 1
+    await world.sync(to_device=own)
+    opened = await world.encryption.open(ROOM, said)
+    assert isinstance(opened, Opened)
+    assert "PHONE" == opened.seal.device_id
+
+
 async def test_a_relation_outside_stands_in_where_there_is_none_inside(world: World) -> None:
     said = world.say()
     said["content"]["m.relates_to"] = {"rel_type": "m.thread", "event_id": "$root"}
@@ -307,7 +334,7 @@ async def test_why_a_message_stays_shut_is_told(world: World) -> None:
     world.office.send(ALICE, "m.room_key.withheld", {BOT: {"BOT": notice}})
     await world.sync()
     withheld = await world.encryption.open(ROOM, said)
-    never = await world.encryption.open(ROOM, said | {"content": {}})
+    never = await world.encryption.open(ROOM, {**said, "content": {"algorithm": "m.unknown"}})
     assert [Shut(Why.NO_KEY), Shut(Why.WITHHELD), Shut(Why.NEVER)] == [no_key, withheld, never]
 
 

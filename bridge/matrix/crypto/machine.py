@@ -19,7 +19,7 @@ from bridge.core.errors import KeysDamaged
 from bridge.core.model import JsonObject, RoomId, Seal, UserId
 from bridge.matrix import events
 from bridge.matrix.crypto import devices
-from bridge.matrix.crypto.devices import NOBODY, Device, Devices
+from bridge.matrix.crypto.devices import Device, Devices
 from bridge.matrix.crypto.keystore import KeyStore
 from bridge.matrix.crypto.olm import ODD, ROOM_ALGORITHM, Letter, Letters
 from bridge.matrix.crypto.roomkeys import Deciphered, RoomKeys, Target, Unread
@@ -283,7 +283,10 @@ class Machine:
             return Unread.NEVER
         known = self._devices.get(events.sender(source) or UserId(""))
         likely = () if known is None else tuple(device.curve_key for device in known.devices.values())
-        return self._rooms.decrypt(room, source, likely, self._now)
+        try:
+            return self._rooms.decrypt(room, source, likely, self._now)
+        except UnicodeError:  # half of a surrogate pair in an id: the store takes none
+            return Unread.NEVER
 
     def seal(self, user: UserId, found: Deciphered) -> Seal | None:
         """How a message of this sender is vouched for; None when their devices are not known."""
@@ -393,17 +396,3 @@ class Machine:
         """The questions that were answered, to be taken back; each given once."""
         answered, self._cancel = tuple(self._cancel), []
         return answered
-
-
-__all__ = [
-    "ENCRYPTED",
-    "KEY_REQUEST",
-    "NOBODY",
-    "Deciphered",
-    "Device",
-    "Devices",
-    "Machine",
-    "Needs",
-    "ToDevice",
-    "Unread",
-]

@@ -98,7 +98,7 @@ class Letters:
         body: dict[str, JsonValue] = {}
         account = self._account
         missing = cast("int", account.max_number_of_one_time_keys) - left - len(account.one_time_keys)
-        if missing > 0 and not account.one_time_keys:
+        if missing > 0:
             account.generate_one_time_keys(missing)
         if fallback and not account.fallback_key:
             account.generate_fallback_key()

@@ -1,3 +1,6 @@
+# What others may do to us is made from the inside of their machine
+# pyright: reportPrivateUsage=false
+
 import stat
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,5 +1,7 @@
 """Letters between devices, and the keys that begin them."""
 
+# What others may do to us is made from the inside of their machine
+# pyright: reportPrivateUsage=false
 # ruff: noqa: ARG001 - who is asked for as a fixture has a device, and need do nothing
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Messages in rooms, and the keys that they are under."""
 
+# What others may do to us is made from the inside of their machine
+# pyright: reportPrivateUsage=false
 # ruff: noqa: ARG001 - who is asked for as a fixture has a device, and need do nothing
 import json
 from typing import Any
@@ -7,7 +9,8 @@ from typing import Any
 import pytest
 
 from bridge.core.model import JsonObject, UserId
-from bridge.matrix.crypto.machine import NOBODY, Deciphered, Machine, Unread
+from bridge.matrix.crypto.devices import NOBODY
+from bridge.matrix.crypto.machine import Deciphered, Machine, Unread
 from bridge.matrix.crypto.olm import to_plain
 from tests.fakes.postoffice import Json
 from tests.matrix.crypto.world import (
@@ -59,7 +62,7 @@ def test_a_room_key_that_somebody_passes_on_as_their_own_makes_them_nobody_of_th
         "session_key": alice._rooms._sending[ROOM].given[BOT, "BOT"][1],
     }
     late = world.office.collect(BOT, "BOT")
-    send_letter(world, mallory, bot, "m.room_key", forged)
+    send_letter(world.office, mallory, bot, "m.room_key", forged)
     world.office.deliver(bot)
     bot.receive(late)
     world.office.ask(bot, ALICE, MALLORY)
@@ -129,7 +132,7 @@ def test_a_message_of_another_room_is_refused(world: World, bot: Machine, alice:
     content: Any = alice.encrypt(ROOM, "m.room.message", {"body": "1"})
     given = alice._rooms._sending[ROOM].given[BOT, "BOT"][1]
     key = {"algorithm": "m.megolm.v1.aes-sha2", "room_id": OTHER_ROOM, "session_key": given}
-    send_letter(world, alice, bot, "m.room_key", {**key, "session_id": content["session_id"]})
+    send_letter(world.office, alice, bot, "m.room_key", {**key, "session_id": content["session_id"]})
     world.office.deliver(bot)
     assert (Unread.NEVER, "1") == (
         bot.decrypt(OTHER_ROOM, event(alice, content)),
@@ -200,6 +203,19 @@ def test_a_damaged_message_is_refused(world: World, bot: Machine, alice: Machine
     assert Unread.NEVER == bot.decrypt(ROOM, event(alice, said["content"] | change))
 
 
+@pytest.mark.parametrize("where", ["event_id", "sender", "session_id"])
+@pytest.mark.parametrize("known", [True, False])
+def test_half_a_surrogate_pair_in_an_id_raises_nothing(
+    world: World, bot: Machine, alice: Machine, where: str, known: bool
+) -> None:
+    said = world.say(alice, "1", BOT)
+    if known:
+        world.office.deliver(bot)
+    (said["content"] if where == "session_id" else said)[where] = "\ud800"
+    found = bot.decrypt(ROOM, said)
+    assert found is Unread.NEVER or (known and where == "sender") or (not known and where == "event_id")
+
+
 @pytest.mark.parametrize("change", [{"state_key": ""}, {"event_id": None}, {"content": []}, {"type": "m.room.message"}])
 def test_an_event_that_cannot_be_an_encrypted_message_is_refused(
     world: World, bot: Machine, alice: Machine, change: dict[str, object]
@@ -224,7 +240,7 @@ def test_a_message_with_one_letter_changed_is_refused(world: World, bot: Machine
 def forwarded(alice: Machine, said: Json, **change: object) -> Json:
     (key,) = alice._store.room_keys(ROOM, said["content"]["session_id"])
     exported = key.session.export_session(0)
-    return {
+    found: Json = {
         "algorithm": "m.megolm.v1.aes-sha2",
         "room_id": ROOM,
         "session_id": key.session.id,
@@ -232,7 +248,8 @@ def forwarded(alice: Machine, said: Json, **change: object) -> Json:
         "sender_key": alice.curve_key,
         "sender_claimed_ed25519_key": alice.fingerprint,
         "forwarding_curve25519_key_chain": [],
-    } | change
+    }
+    return found | change
 
 
 def test_a_key_that_we_asked_its_owner_for_is_taken_and_the_question_taken_back(
@@ -240,7 +257,7 @@ def test_a_key_that_we_asked_its_owner_for_is_taken_and_the_question_taken_back(
 ) -> None:
     said = world.say(alice, "1", ALICE)
     ((user, devices),) = bot.requests(ROOM, said).items()
-    send_letter(world, alice, bot, "m.forwarded_room_key", forwarded(alice, said))
+    send_letter(world.office, alice, bot, "m.forwarded_room_key", forwarded(alice, said))
     world.office.deliver(bot)
     question: Any = devices["*"]
     ((asked, cancelled),) = bot.cancellations()
@@ -254,7 +271,7 @@ def test_a_key_that_we_asked_its_owner_for_is_taken_and_the_question_taken_back(
 
 def test_a_key_that_we_did_not_ask_for_is_refused(world: World, bot: Machine, alice: Machine) -> None:
     said = world.say(alice, "1", ALICE)
-    send_letter(world, alice, bot, "m.forwarded_room_key", forwarded(alice, said))
+    send_letter(world.office, alice, bot, "m.forwarded_room_key", forwarded(alice, said))
     world.office.deliver(bot)
     assert Unread.NO_KEY == bot.decrypt(ROOM, said)
 
@@ -267,7 +284,7 @@ def test_a_key_that_somebody_else_passes_on_is_refused(
     said = world.say(alice, "1", ALICE)
     bot.requests(ROOM, said)
     key = forwarded(alice, said, **({"sender_key": mallory.curve_key} if own_name else {}))
-    send_letter(world, mallory, bot, "m.forwarded_room_key", key)
+    send_letter(world.office, mallory, bot, "m.forwarded_room_key", key)
     world.office.deliver(bot)
     assert Unread.NO_KEY == bot.decrypt(ROOM, said)
 
@@ -284,7 +301,7 @@ def test_text_leaves_as_text_and_not_as_escapes(world: World, bot: Machine, alic
 
 def test_a_letter_leaves_as_text_and_not_as_escapes(world: World, bot: Machine, alice: Machine) -> None:
     world.office.ask(bot, ALICE)
-    send_letter(world, bot, alice, "dev.test", {"text": "é" * 20_000})
+    send_letter(world.office, bot, alice, "dev.test", {"text": "é" * 20_000})
     ((_, (letter,)),) = world.office.letters.items()
     assert len(json.dumps(letter)) < 56_000
 

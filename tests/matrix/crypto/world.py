@@ -1,5 +1,8 @@
 """Key machines that share a post office and a clock, and what a test says of them."""
 
+# What others may do to us is made from the inside of their machine
+# pyright: reportPrivateUsage=false
+
 from pathlib import Path
 
 from bridge.core.model import JsonObject, RoomId, UserId
@@ -59,15 +62,15 @@ def body(found: Deciphered | Unread) -> object:
     return found.content["body"] if isinstance(found, Deciphered) else found
 
 
-def send_letter(world: World, sender: Machine, to: Machine, kind: str, content: JsonObject) -> None:
-    world.office.ask(sender, to.user_id)
+def send_letter(office: PostOffice, sender: Machine, to: Machine, kind: str, content: JsonObject) -> None:
+    office.ask(sender, to.user_id)
     known = sender.devices_of(to.user_id)
     assert known is not None
     device = known.devices[to.device_id]
     if not sender._letters.can_write_to(device):
-        sender.claimed(world.office.claim({to.user_id: {to.device_id: ALGORITHM}}), [device])
+        sender.claimed(office.claim({to.user_id: {to.device_id: ALGORITHM}}), [device])
     written = sender._letters.write(device, kind, content)
-    world.office.send(sender.user_id, ENCRYPTED, {to.user_id: {to.device_id: written}})
+    office.send(sender.user_id, ENCRYPTED, {to.user_id: {to.device_id: written}})
 
 
 def olm(bot: Machine, **change: object) -> dict[str, object]:
