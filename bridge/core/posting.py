@@ -68,8 +68,7 @@ def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
         whole=True,
     )
     work.do(StoreRevision(request=request))
-    closed_place = work.mark_place()
-    work.put_room(request.room, replace(work.room(request.room), closed_at=work.at, closed_place=closed_place))
+    work.put_room(request.room, replace(work.room(request.room), closed_at=work.at))
     endings.mark_unseen(work, entry, None)
     entry = replace(entry, request=request, old_events=olds, unedited=unedited, confirmations=(), shrink=0)
     post(work, end_polls(work, entry))

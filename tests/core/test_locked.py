@@ -81,6 +81,30 @@ def test_it_answers_no_prompt_whose_message_was_posted_anew_after_it(play: Play,
     assert phases(play, asked) == [Phase.PENDING]
 
 
+def send(play: Play, asked: RequestId, event_id: EventId) -> None:
+    """The homeserver takes the message, and it is not seen in the timeline yet."""
+    transaction_id = play.state.entries[asked].transaction_id
+    assert transaction_id is not None
+    play.step(Sent(transaction_id=transaction_id, event_id=event_id))
+
+
+def test_it_answers_no_prompt_that_has_not_been_seen_in_the_room_yet(play: Play) -> None:
+    asked = play.ask(posted=False)
+    send(play, asked, EventId("$first"))
+    play.open(play.lock(), "1", EventId("$first"))
+    assert phases(play, asked) == [Phase.PENDING]
+
+
+def test_nor_one_of_which_only_an_earlier_message_has(play: Play) -> None:
+    asked = play.ask()
+    event_id = play.lock()
+    changed = describe(command="rm -rf /")
+    play.step(ToolCallChanged(session_id=SESSION, tool_call_id="call_1", description=changed, call=CallRef(1)))
+    send(play, asked, EventId("$second"))
+    play.open(event_id, "1", EventId("$second"))
+    assert phases(play, asked) == [Phase.PENDING]
+
+
 def test_a_prompt_that_shows_up_again_in_the_timeline_keeps_its_place(play: Play) -> None:
     asked = play.ask()
     event_id = play.lock()

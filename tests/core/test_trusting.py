@@ -7,8 +7,8 @@ import pytest
 from bridge.core import broker
 from bridge.core.changes import StorePin
 from bridge.core.effects import Conversation, Effect, Log, Refuse, Send
-from bridge.core.events import RoomSeen, RoomState, Said, Verified
-from bridge.core.messages import DeviceRefused, Exposed, NotAllowed
+from bridge.core.events import RoomSeen, RoomState, Said, Sent, Verified
+from bridge.core.messages import Confirm, DeviceRefused, Exposed, NotAllowed
 from bridge.core.model import AgentName, EventId, Phase, RoomId, Seal, Trust, UserId
 from bridge.core.trusting import TOLD_MOST
 from tests.core.play import ALICE, BOB, CLAUDE, MALLORY, MASTER, NOTHING_FOUND, ROOM, SIGNED, UNSIGNED, Play, agent
@@ -172,6 +172,18 @@ def test_who_is_pinned_counts_from_then_on() -> None:
     assert play.request(asked).phase is Phase.DECIDED
 
 
+def test_after_a_verification_a_refused_device_is_told_anew() -> None:
+    play = make(Trust.PINNED)
+    play.ask()
+    play.say("1", seal=UNSIGNED)
+    play.say("1", BOB, seal=UNSIGNED)
+    play.step(Verified(user=ALICE, master=MASTER))
+    play.say("1", seal=UNSIGNED)
+    assert play.told() == [DeviceRefused(ALICE, EventId("$e3"), "LAPTOP")]
+    play.say("1", BOB, seal=UNSIGNED)
+    assert play.told() == []
+
+
 def test_a_changed_identity_is_refused_aloud_once_in_each_room_and_told_to_the_operator_once() -> None:
     play = make(Trust.PINNED, pinned=True)
     play.ask()
@@ -244,6 +256,18 @@ def test_where_agents_share_a_room_each_request_has_the_trust_of_its_agent(share
     assert shared.told() == [DeviceRefused(ALICE, EventId("$e1"), "LAPTOP")]
     shared.reply_from(lax, "1", UNSIGNED)
     assert (Phase.DECIDED, Phase.PENDING) == (shared.request(lax).phase, shared.request(strict).phase)
+
+
+def test_a_confirmation_needs_an_accepted_device_too(shared: Play) -> None:
+    asked = shared.ask(name=CODEX, whole=False)
+    shared.reply(asked, "1")
+    (send,) = [e for e in shared.effects if isinstance(e, Send) and isinstance(e.message, Confirm)]
+    assert send.transaction_id is not None
+    shared.step(Sent(transaction_id=send.transaction_id, event_id=EventId("$question")))
+    shared.say("confirm", ALICE, EventId("$question"), seal=UNSIGNED)
+    assert shared.request(asked).phase is Phase.PENDING
+    shared.say("confirm", ALICE, EventId("$question"))
+    assert shared.request(asked).phase is Phase.DECIDED
 
 
 def test_words_say_which_agents_do_not_accept_their_device(shared: Play) -> None:
