@@ -6,8 +6,9 @@
 
 import os
 import random
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any, cast
 
 from bridge.core import broker
 from bridge.core.changes import StoreDecision
@@ -51,9 +52,18 @@ def nested(depth: int) -> object:
     return value
 
 
-ODD: tuple[object, ...] = (
-    *(None, True, False, 0, 1, -1, 2**53, 10**4_000, 1.5, float("nan"), float("inf"), [], {}, [None], ["1"], {"a": 1}),
-    *(nested(3), nested(400), ["x"] * 1_000, {"event_id": PROMPT}, {"event_id": {"event_id": PROMPT}}),
+ATOMS = (None, True, False, 0, 1, -1, 2**53, 10**4_000, 1.5, float("nan"), float("inf"))
+MAKERS: tuple[Callable[[], object], ...] = (
+    list[object],
+    dict[str, object],
+    lambda: [None],
+    lambda: ["1"],
+    lambda: {"a": 1},
+    lambda: nested(3),
+    lambda: nested(400),
+    lambda: ["x"] * 1_000,
+    lambda: {"event_id": PROMPT},
+    lambda: {"event_id": {"event_id": PROMPT}},
 )
 
 
@@ -61,7 +71,7 @@ def make(chance: random.Random, ids: tuple[str, ...], depth: int = 0) -> object:
     """Any value that JSON can say, some that it cannot, and many that mean something."""
     kind = chance.randrange(10)
     if kind < 3:
-        return chance.choice(ODD)
+        return chance.choice(MAKERS)() if chance.random() < 0.4 else chance.choice(ATOMS)
     if kind < 8 or depth > 3:
         return chance.choice(chance.choice((TYPED, WRONG, IDS, PEOPLE, WORDS, KINDS, ids)))
     if kind == 8:
@@ -69,32 +79,24 @@ def make(chance: random.Random, ids: tuple[str, ...], depth: int = 0) -> object:
     return {chance.choice(NAMES): make(chance, ids, depth + 1) for _ in range(chance.randrange(5))}
 
 
-def copy(value: Any) -> Any:  # noqa: ANN401 - events hold anything
-    """Deep enough to change any of it; what is odd is only ever put in place of something, never changed."""
+def parts(value: object) -> list[tuple[Any, Any]]:
+    """Members with their names, or items with their numbers."""
     if isinstance(value, dict):
-        return {key: copy(item) if depth_of(item) < 10 else item for key, item in value.items()}
-    return [copy(item) for item in value] if isinstance(value, list) and depth_of(value) < 10 else value
+        return list(cast("dict[Any, Any]", value).items())
+    return list(enumerate(cast("list[Any]", value))) if isinstance(value, list) else []
 
 
-def depth_of(value: Any) -> int:  # noqa: ANN401 - events hold anything
-    depth = 0
-    while isinstance(value, dict | list) and value and depth < 10:
-        value = next(iter(value.values())) if isinstance(value, dict) else value[0]
-        depth += 1
-    return depth
-
-
-def containers(value: Any, depth: int = 0) -> Iterator[Any]:  # noqa: ANN401 - events hold anything
+def containers(value: object, depth: int = 0) -> Iterator[Any]:
     if isinstance(value, dict | list) and depth < 6:
         yield value
-        for item in list(value.values()) if isinstance(value, dict) else value:
+        for _, item in parts(value):
             yield from containers(item, depth + 1)
 
 
 def mutate(source: dict[str, Any], chance: random.Random, ids: tuple[str, ...]) -> None:
     """One change somewhere in it: a member or item goes, becomes something else, or comes in."""
     place = chance.choice(list(containers(source)))
-    keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+    keys = [key for key, _ in parts(place)]
     act = chance.randrange(4)
     if act == 0 and keys:
         del place[chance.choice(keys)]
@@ -110,7 +112,7 @@ def mutate(source: dict[str, Any], chance: random.Random, ids: tuple[str, ...]) 
 
 
 def members(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType] - events hold anything
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 def is_id(value: object) -> bool:
@@ -130,7 +132,7 @@ def means_an_answer(source: dict[str, Any], request_id: str, ids: tuple[str, ...
         forms = [members(content[VOTES[0]]).get("answers")] if VOTES[0] in content else []
         forms += [content["m.selections"]] if "m.selections" in content else []
         chosen = forms[0] if forms and all(form == forms[0] for form in forms) else None
-        one = isinstance(chosen, list) and len(chosen) == 1 and in_set(chosen[0], set(ids))  # pyright: ignore[reportUnknownArgumentType]
+        one = isinstance(chosen, list) and [in_set(item, set(ids)) for _, item in parts(chosen)] == [True]
         return vouched and rel_type == "m.reference" and target == POLL and one
     if source.get("type") != "m.room.message" or content.get("msgtype") != "m.text" or rel_type == "m.replace":
         return False
@@ -182,7 +184,7 @@ def draw(chance: random.Random, ids: tuple[str, ...], play: Play) -> dict[str, A
     if chance.random() < 0.2:
         return {name: make(chance, ids) for name in chance.sample(NAMES, chance.randrange(1, 8))}
     forms = [*ANSWERS.values(), reaction("2"), vote(play, 2), vote(play, 2, stable=True)]
-    source = copy(chance.choice(forms))
+    source = deepcopy(chance.choice(forms))
     for _ in range(chance.randrange(6)):
         mutate(source, chance, ids)
     return source

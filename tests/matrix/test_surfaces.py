@@ -23,9 +23,9 @@ PROMPT, POLL = EventId("$prompt"), EventId("$poll")
 SEAL = Seal(device_id="PHONE", signed=True, master="m")
 LINK = f"https://matrix.to/#/{BOT}"
 PILL = f'<a href="{LINK}">{NAME}</a>'
-MENTION = {"m.mentions": {"user_ids": [BOT]}}
-REPLY = {"m.in_reply_to": {"event_id": PROMPT}}
-THREAD = {"rel_type": "m.thread", "event_id": PROMPT}
+MENTION: dict[str, Any] = {"m.mentions": {"user_ids": [BOT]}}
+REPLY: dict[str, Any] = {"m.in_reply_to": {"event_id": PROMPT}}
+THREAD: dict[str, Any] = {"rel_type": "m.thread", "event_id": PROMPT}
 QUOTE = f"> <{BOT}> Permission needed (#1): Run tests\n> \n> 1. Allow once\n> 2. Always allow\n> 3. Reject\n\n"
 
 
@@ -178,7 +178,7 @@ def to_ours(source: dict[str, Any], room: dict[str, Any], play: Play) -> dict[st
     target = source["content"]["m.relates_to"]["event_id"]
     (entry,) = play.state.entries.values()
     ours = make_answer_ids(entry.request)
-    answers = [ours[room["polls"][target].index(each)] for each in chosen["answers"]]
+    answers: list[str] = [ours[room["polls"][target].index(each)] for each in chosen["answers"]]
     return source | {"content": source["content"] | {events.VOTE: {"answers": answers}}}
 
 
