@@ -61,7 +61,11 @@ async def test_a_vote_in_the_poll_beside_the_prompt_answers_it_and_the_poll_ends
         shown = poll["content"][f"{POLL}.start"]
         assert "(#1)" in shown["question"]["org.matrix.msc1767.text"]
         relation = {"rel_type": "m.reference", "event_id": poll["event_id"]}
-        for chosen in (["made up"], [shown["answers"][0]["id"], shown["answers"][2]["id"]], [shown["answers"][2]["id"]]):
+        for chosen in (
+            ["made up"],
+            [shown["answers"][0]["id"], shown["answers"][2]["id"]],
+            [shown["answers"][2]["id"]],
+        ):
             vote = {"m.relates_to": relation, f"{POLL}.response": {"answers": chosen}}
             await stage.alice.person.put(stage.room, f"{POLL}.response", vote)
         await stage.heard("done")

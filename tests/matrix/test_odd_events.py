@@ -88,8 +88,8 @@ def parts(value: object) -> list[tuple[Any, Any]]:
 
 def containers(value: object, depth: int = 0) -> Iterator[Any]:
     if isinstance(value, dict | list) and depth < 6:
-        yield value
-        for _, item in parts(value):
+        yield cast("Any", value)
+        for _, item in parts(cast("object", value)):
             yield from containers(item, depth + 1)
 
 
@@ -132,7 +132,9 @@ def means_an_answer(source: dict[str, Any], request_id: str, ids: tuple[str, ...
         forms = [members(content[VOTES[0]]).get("answers")] if VOTES[0] in content else []
         forms += [content["m.selections"]] if "m.selections" in content else []
         chosen = forms[0] if forms and all(form == forms[0] for form in forms) else None
-        one = isinstance(chosen, list) and [in_set(item, set(ids)) for _, item in parts(chosen)] == [True]
+        one = isinstance(chosen, list) and [in_set(item, set(ids)) for _, item in parts(cast("object", chosen))] == [
+            True
+        ]
         return vouched and rel_type == "m.reference" and target == POLL and one
     if source.get("type") != "m.room.message" or content.get("msgtype") != "m.text" or rel_type == "m.replace":
         return False

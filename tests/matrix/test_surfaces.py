@@ -23,6 +23,7 @@ PROMPT, POLL = EventId("$prompt"), EventId("$poll")
 SEAL = Seal(device_id="PHONE", signed=True, master="m")
 LINK = f"https://matrix.to/#/{BOT}"
 PILL = f'<a href="{LINK}">{NAME}</a>'
+NOBODY: dict[str, Any] = {"m.mentions": {}}
 MENTION: dict[str, Any] = {"m.mentions": {"user_ids": [BOT]}}
 REPLY: dict[str, Any] = {"m.in_reply_to": {"event_id": PROMPT}}
 THREAD: dict[str, Any] = {"rel_type": "m.thread", "event_id": PROMPT}
@@ -85,7 +86,7 @@ def reaction(key: str, target: EventId = PROMPT) -> dict[str, Any]:
 
 ANSWERS = {
     "text": text("2"),
-    "text, as Element Web sends it": text("2 ", **{"m.mentions": {}}),
+    "text, as Element Web sends it": text("2 ", **NOBODY),
     "text, an option's name": text("always allow"),
     "text, nheko's list": text(
         "2.", formatted_body='<ol start="2">\n<li></li>\n</ol>\n', format="org.matrix.custom.html"
