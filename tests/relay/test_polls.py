@@ -52,6 +52,7 @@ async def test_the_same_vote_counts_once_in_a_batch_and_in_the_next() -> None:
         await rig.sync(rig.said("3", sender=BOB))
         await rig.sync(late, late)
         await rig.sync(late)
+        assert late.event_id in (await rig.ledger.load()).taken
         rig.agents.write(rig.responses[0][0])
         await rig.quiet()
         assert len(rig.worded(TooLate)) == 1
