@@ -23,10 +23,19 @@ _hidden: list[str] = []  # every form of every secret, the longest first
 
 def hide(secret: str) -> None:
     """From now on this value is shown as `***`, also in the forms it takes in an address, in JSON or in Python."""
-    inside_quotes = (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret))
-    forms = {secret, quote(secret, safe=""), *(form[1:-1] for form in inside_quotes)}
-    _hidden.extend(forms - {""} - set(_hidden))
+    _hidden.extend(_forms(secret) - set(_hidden))
     _hidden.sort(key=len, reverse=True)
+
+
+def forget(secret: str) -> None:
+    """Hide this value no longer: a token that is dead. A list of all that ever were would slow every line down."""
+    gone = _forms(secret)
+    _hidden[:] = [form for form in _hidden if form not in gone]
+
+
+def _forms(secret: str) -> set[str]:
+    inside_quotes = (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret))
+    return {secret, quote(secret, safe=""), *(form[1:-1] for form in inside_quotes)} - {""}
 
 
 def set_up(

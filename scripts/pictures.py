@@ -1,9 +1,10 @@
 # ruff: noqa: INP001, S603, S607 - a script beside the others; the programs it starts are those of the PATH
-"""Take the README's pictures: `scripts/demo` on one side, the desktop client nheko in a display of its own on the other.
+"""Take the README's pictures: `scripts/demo --encrypted` on one side, the desktop client nheko in a display of its own on the other.
 
-It logs nheko in through its own settings file, opens the room, and waits for the prompt: the first picture. Then it types
-the answer into nheko as a person would, and waits for the ending: the second picture. Everything lies in one folder that
-is removed at the end.
+It logs nheko in through its own settings file and opens the room, which is encrypted; the demo's person, whose account it
+is, signs nheko's device. Then it has the demo ask, and waits for the prompt: the first picture. It types the answer into
+nheko as a person would, and waits for the ending: the second picture. Everything lies in one folder that is removed at
+the end.
 """
 
 import contextlib
@@ -68,14 +69,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="acp-matrix-bridge-pictures-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         demo = Demo(folder, stack)
-        demo.say(PROMPT)
-        demo.wait_for(SEEDS_SHOWN)
         display = stack.enter_context(open_display(folder))
         stack.enter_context(running(["openbox"], display))
         prepare_client(folder, demo)
         quick = {"QT_QUICK_BACKEND": "software", "LIBGL_ALWAYS_SOFTWARE": "1", "HOME": str(folder)}
         stack.enter_context(running(["dbus-run-session", "nheko"], display | quick))
         window = open_room(display)
+        demo.say(PROMPT)  # nheko has published its keys by now: what was encrypted before it could not read
+        demo.wait_for(SEEDS_SHOWN)
         take(window, to / "prompt.png", display)
         click(display, window, MESSAGE_BOX)
         xdo(display, "type", ANSWER)
@@ -92,7 +93,7 @@ class Demo:
         self._said = folder / "demo.txt"
         out = stack.enter_context(self._said.open("wb"))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bridge", "demo"], cwd=ROOT, stdin=subprocess.PIPE, stdout=out
+            [sys.executable, "-m", "bridge", "demo", "--encrypted"], cwd=ROOT, stdin=subprocess.PIPE, stdout=out
         )
         stack.callback(stop, self._process)
         self.wait_for("!help")

@@ -18,6 +18,8 @@ import bridge.demo
 from bridge import cli, config, logs
 from bridge.core.changes import Record
 from bridge.core.errors import AgentStartFailed, BridgeError, CredentialsRefused, LedgerError
+from bridge.demo.encrypting import EncryptingPerson
+from bridge.demo.person import Person
 from bridge.ops import control
 from bridge.ops.login import Wish
 from tests.fakes.control_target import OTHER, REQUEST, SESSION, FakeControlTarget, make_record
@@ -41,8 +43,11 @@ class FakeApp:
 
     act: Callable[[], int] = lambda: 0
     configs: list[config.Config] = field(default_factory=list[config.Config])
+    verified: list[str | None] = field(default_factory=list[str | None])
+    listed: list[bool] = field(default_factory=list[bool])
     wishes: list[Wish] = field(default_factory=list[Wish])
-    demos: list[tuple[list[str], bool]] = field(default_factory=list[tuple[list[str], bool]])
+    asked: list[str] = field(default_factory=list[str])
+    demos: list[tuple[list[str], bool, type]] = field(default_factory=list[tuple[list[str], bool, type]])
 
     def run(self, loaded: config.Config) -> int:
         self.configs.append(loaded)
@@ -52,12 +57,25 @@ class FakeApp:
         assert path.name == "config.toml"
         return self.run(loaded)
 
+    def ask(self, loaded: config.Config, agent: str) -> dict[str, object]:
+        self.configs.append(loaded)
+        self.asked.append(agent)
+        return {"ending": "answered", "by": "@alice:hs", "via": "message", "event_id": "$q"}
+
+    def verify(self, loaded: config.Config, user: str | None) -> int:
+        self.verified.append(user)
+        return self.run(loaded)
+
+    def list_verified(self, loaded: config.Config, *, as_json: bool) -> int:
+        self.listed.append(as_json)
+        return self.run(loaded)
+
     def login(self, wish: Wish) -> int:
         self.wishes.append(wish)
         return self.act()
 
-    def play(self, answers: list[str], json_only: bool) -> int:
-        self.demos.append((answers, json_only))
+    def play(self, answers: list[str], json_only: bool, client: type) -> int:
+        self.demos.append((answers, json_only, client))
         return self.act()
 
 
@@ -89,7 +107,8 @@ def _put_in_place(monkeypatch: pytest.MonkeyPatch, package: ModuleType, name: st
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
     fake = FakeApp()
-    _put_in_place(monkeypatch, bridge, "app", run=fake.run, check=fake.check, login=fake.login)
+    names = {name: getattr(fake, name) for name in ("run", "check", "login", "ask", "verify", "list_verified")}
+    _put_in_place(monkeypatch, bridge, "app", **names)
     _put_in_place(monkeypatch, bridge.demo, "play", run=fake.play)
     return fake
 
@@ -129,7 +148,7 @@ def test_help_and_version_import_nothing_heavy(word: str) -> None:
 def test_the_package_runs_as_a_module() -> None:
     done = _run_python("-m", "bridge", "--help")
     assert done.returncode == 0
-    commands = ("run", "demo", "login", "check", "pending", "history", "answer")
+    commands = ("run", "demo", "login", "check", "verify", "pending", "history", "answer")
     assert [name for name in commands if f"\n    {name} " not in done.stdout] == []
 
 
@@ -160,6 +179,27 @@ def test_check_says_its_lines_alone_and_run_logs_what_happens(app: FakeApp, monk
         cli.main([command])
     assert asked == [True, False]
     assert len(app.configs) == 2
+
+
+def test_check_asks_in_the_room_itself_where_no_bridge_runs(app: FakeApp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == cli.main(["check", "--ask"])
+    assert ["claude"] == app.asked
+    assert "answered by @alice:hs" in capsys.readouterr().out
+
+
+def test_check_has_the_running_bridge_ask(
+    app: FakeApp, service: FakeControlTarget, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.reply = {"ending": "session_deleted", "event_id": "$q"}
+    assert 1 == cli.main(["check", "--ask", "claude"])
+    assert [] == app.asked
+    assert "it ended: session_deleted" in capsys.readouterr().out
+
+
+def test_check_names_the_agents_when_there_is_no_such_one(app: FakeApp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == cli.main(["check", "--ask", "nobody"])
+    assert "There is no agent nobody in the config; it has claude." in capsys.readouterr().err
+    assert [] == app.asked
 
 
 def test_the_secrets_are_hidden_in_the_log_before_the_service_runs(app: FakeApp) -> None:
@@ -243,7 +283,7 @@ def test_ctrl_c_ends_quietly_with_130(app: FakeApp, capsys: pytest.CaptureFixtur
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    code = "import sys; from bridge import cli; cli._pending = lambda _: print('x'); sys.exit(cli.main(['pending']))"
+    code = "import sys; from bridge import cli, commands; commands.pending = lambda _: print('x'); sys.exit(cli.main(['pending']))"
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
@@ -268,7 +308,8 @@ def test_closed_standard_streams_are_opened_before_anything_else_gets_their_numb
 def test_the_demo_gets_its_answers_in_their_order(app: FakeApp) -> None:
     cli.main(["demo"])
     cli.main(["demo", "--answer", "1", "--answer", "Allow once", "--json"])
-    assert app.demos == [([], False), (["1", "Allow once"], True)]
+    cli.main(["demo", "--encrypted"])
+    assert app.demos == [([], False, Person), (["1", "Allow once"], True, Person), ([], False, EncryptingPerson)]
 
 
 def test_login_takes_what_the_config_says(app: FakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,6 +337,41 @@ def test_login_asks_for_what_nobody_said(app: FakeApp, tmp_path: Path) -> None:
     (tmp_path / "config.toml").unlink()
     cli.main(["login"])
     assert app.wishes == [Wish(token_file=tmp_path / "state" / "access_token")]
+
+
+def test_login_takes_the_password_of_the_environment_before_there_is_a_config(
+    app: FakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").unlink()
+    monkeypatch.setenv("ACP_MATRIX_BRIDGE_PASSWORD", "pw")
+    cli.main(["login"])
+    assert app.wishes[0].password == "pw"
+    assert logs.redact(None, "", {"event": "pw"})["event"] == "***"
+
+
+def test_login_hands_on_how_it_is_wanted(app: FakeApp, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("EsTx ABCD\n")
+    cli.main(["login"])
+    cli.main(["login", "--sso", "--new-device", "--recovery-key", "--reset-identity", "--no-encryption"])
+    cli.main(["login", "--recovery-key-file", "key"])
+    plain, all_of_them, key = app.wishes
+    wanted = ("by_browser", "new_device", "ask_recovery_key", "reset_identity")
+    assert [getattr(plain, name) for name in wanted] == [False] * 4
+    assert [getattr(all_of_them, name) for name in wanted] == [True] * 4
+    assert (plain.encryption, all_of_them.encryption) == (True, False)
+    assert (plain.recovery_key, key.recovery_key) == (None, "EsTx ABCD")
+
+
+def test_login_makes_no_keys_where_the_config_wants_no_encryption(app: FakeApp, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(CONFIG.replace("[agents", "encryption = false\n[agents", 1))
+    cli.main(["login"])
+    assert not app.wishes[0].encryption
+
+
+def test_login_takes_a_browser_or_a_token(app: FakeApp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["login", "--sso", "--token-file", "-"]) == 2
+    assert "not both" in capsys.readouterr().err
+    assert app.wishes == []
 
 
 def test_login_with_a_named_config_that_is_missing_is_an_error(app: FakeApp) -> None:
@@ -454,3 +530,25 @@ def test_the_session_of_an_answer_can_be_named(capsys: pytest.CaptureFixture[str
 def test_what_is_no_request_id_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["answer", "12", "allow_once"]) == 2
     assert "`pending`" in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------------------------- verify
+
+
+@pytest.mark.parametrize(("words", "user"), [([], None), (["@amy:hs"], "@amy:hs")])
+def test_verify_is_about_one_person_or_whoever_asks(app: FakeApp, words: list[str], user: str | None) -> None:
+    assert cli.main(["verify", *words]) == 0
+    assert app.verified == [user]
+
+
+@pytest.mark.parametrize(("words", "as_json"), [(["--list"], False), (["--list", "--json"], True)])
+def test_verify_lists_who_is_pinned(app: FakeApp, words: list[str], as_json: bool) -> None:
+    assert cli.main(["verify", *words]) == 0
+    assert app.listed == [as_json]
+    assert app.verified == []
+
+
+@pytest.mark.parametrize("words", [["--json"], ["--list", "@amy:hs"]])
+@pytest.mark.usefixtures("app")
+def test_options_of_verify_that_contradict_each_other_end_with_2(words: list[str]) -> None:
+    assert cli.main(["verify", *words]) == 2

@@ -3,6 +3,7 @@
 import re
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +12,14 @@ from bridge.core.model import Ending, Reason, Via
 from bridge.store import records
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/history.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/configuration.md",
+    "docs/history.md",
+    "docs/login.md",
+    "docs/verification.md",
+)
 SECTIONS = {
     "## At the top": config.Config,
     "## `[matrix]`": config.MatrixSection,
@@ -53,8 +61,8 @@ def test_every_example_can_be_used_as_it_stands(tmp_path: Path) -> None:
     config.load(path)
 
 
-def test_the_config_of_the_readme_can_be_used_as_it_stands(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```toml\n(.*?)```", read("README.md"), re.DOTALL)
+def test_the_config_of_the_guide_can_be_used_as_it_stands(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", read("docs/by-hand.md"), re.DOTALL)
     path = tmp_path / "config.toml"
     path.write_text(block)
     assert config.load(path).warnings == ()
@@ -106,6 +114,15 @@ def test_every_command_of_the_program_is_in_the_readme() -> None:
     assert [name for name in commands if f"acp-matrix-bridge {name}" not in text and f"`{name}`" not in text] == []
 
 
+def test_every_option_of_the_login_is_described() -> None:
+    text = read("docs/login.md")
+    (commands,) = [action.choices for action in cli.make_parser()._actions if action.dest == "act" or action.choices]
+    assert commands is not None
+    options = cast("dict[str, Any]", commands)["login"]._option_string_actions
+    elsewhere = {"-h", "--help", "--config", "--debug", "--user", "--state-dir"}
+    assert [option for option in options if option not in elsewhere and option not in text] == []
+
+
 def test_every_type_of_record_is_described() -> None:
     rows = read_rows(read("docs/history.md"))
     assert set(records.TYPES.values()) <= {row[0].strip("`") for row in rows}
@@ -120,5 +137,5 @@ def test_every_word_of_a_record_is_named(words: type[StrEnum], later: set[StrEnu
 def test_every_method_of_the_control_socket_is_described() -> None:
     source = read("bridge/ops/control.py")
     methods = {one or other for one, other in SOCKET_METHOD.findall(source)}
-    assert len(methods) == 6
+    assert len(methods) == 7
     assert methods <= {row[0].strip("`") for row in read_rows(read("docs/history.md"))}

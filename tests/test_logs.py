@@ -99,6 +99,13 @@ def test_a_secret_that_holds_another_is_hidden_whole() -> None:
     assert _read(stream)["field"] == "*** ***"
 
 
+def test_a_secret_that_is_none_any_more_is_shown_and_others_are_not() -> None:
+    logs.hide("old/token")
+    logs.hide("new/token")
+    logs.forget("old/token")
+    assert logs.redact(None, "", {"event": "old/token new/token new%2Ftoken"})["event"] == "old/token *** ***"
+
+
 def test_an_empty_secret_hides_nothing() -> None:
     stream = _set_up()
     logs.hide("")

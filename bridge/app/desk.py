@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 
 from anyio.abc import ObjectReceiveStream
 
+from bridge.app.questions import Questions
 from bridge.core.broker import waiting_of
 from bridge.core.changes import Record
-from bridge.core.errors import SessionNotFound
+from bridge.core.errors import InvalidAgent, SessionNotFound
 from bridge.core.events import AnsweredLocally, SessionDeleted
 from bridge.core.model import AgentName, JsonObject, JsonValue, Millis, Reason, Request, RequestId, SessionId
 from bridge.core.ports import Ledger
@@ -24,9 +25,16 @@ class Desk:
     """What `run` offers on this machine. `harness_uids` tells which users harnesses run as, at this moment."""
 
     def __init__(
-        self, relay: Relay, ledger: Ledger, *, agents: tuple[AgentName, ...], harness_uids: Callable[[], frozenset[int]]
+        self,
+        relay: Relay,
+        ledger: Ledger,
+        *,
+        agents: tuple[AgentName, ...],
+        harness_uids: Callable[[], frozenset[int]],
+        questions: Questions,
     ) -> None:
         self._relay, self._ledger, self._agents, self._harness_uids = relay, ledger, agents, harness_uids
+        self._questions = questions
         self._tickets = itertools.count(1)
 
     async def respond(
@@ -84,6 +92,12 @@ class Desk:
         if session_id not in self._relay.state.sessions:
             raise SessionNotFound("There is no such session.")
         self._relay.deliver(SessionDeleted(session_id=session_id))
+
+    async def ask(self, agent: AgentName) -> JsonObject:
+        """A harmless question in this agent's room, and what became of it."""
+        if agent not in self._agents:
+            raise InvalidAgent("There is no agent of this name.")
+        return (await self._questions.ask(agent)).to_json()
 
 
 def _show(request: Request) -> JsonObject:

@@ -7,21 +7,24 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from bridge.acp.agent import Harnesses
 from bridge.app.accounts import HomeserverAccounts, find_address
+from bridge.app.opening import find_token
 from bridge.app.service import find_uids, make_launch, new_session_id, read_version
-from bridge.config import Config, read_secrets
+from bridge.config import Config
 from bridge.core.errors import CredentialsRefused, MatrixError, RequestRefused
 from bridge.core.events import Event, RoomState
 from bridge.core.model import AgentName, RoomId, UserId
 from bridge.matrix import events
 from bridge.matrix.client import Client
 from bridge.matrix.events import Source
+from bridge.ops.credentials import read_device
 from bridge.ops.doctor import AgentPlan, HarnessReport, Plan, RoomReport, check
-from bridge.ops.login import Account, read_device
+from bridge.ops.login import Account
 
-OWNER_LEVEL = 100  # what a creator has where the room says nothing; in room version 12 creators stand above all levels
+LEVELLED_VERSIONS = frozenset(str(number) for number in range(1, 12))  # room versions where levels bind creators, too
 DEFAULT_SEND_LEVEL = 0  # of `events_default`, as the specification has it
 
 
@@ -62,13 +65,23 @@ class BotAccount:
             standing = RoomState.REPLACED
         create = by_kind.get("m.room.create")
         levels: Source = events.content(by_kind["m.room.power_levels"]) if "m.room.power_levels" in by_kind else {}
-        created = create is not None and events.sender(create) == self._bot
+        created = create is not None and self._bot in _above_levels(create)
         return RoomReport(
             state=standing,
             may_send=created or _may(levels, self._bot, "m.room.message"),
             may_react=created or _may(levels, self._bot, "m.reaction"),
             people=frozenset(people),
         )
+
+
+def _above_levels(create: Source) -> frozenset[str]:
+    """Who stands above every power level: the creators, in rooms of version 12 and later."""
+    content = events.content(create)
+    if (events.text(content, "room_version") or "1") in LEVELLED_VERSIONS:
+        return frozenset()
+    more = content.get("additional_creators")
+    named = cast("list[object]", more) if isinstance(more, list) else []
+    return frozenset(user for user in (events.sender(create), *named) if isinstance(user, str))
 
 
 def _may(levels: Source, bot: UserId, kind: str) -> bool:
@@ -84,9 +97,8 @@ def _level(levels: Mapping[str, object], key: str, otherwise: int) -> int:
 
 async def inspect(config: Config, path: Path) -> int:
     """Ask everything, and say each answer on stdout; returns the exit code."""
-    secrets = read_secrets(config)
-    token = secrets.access_token.get_secret_value() if secrets.access_token else None
     homeserver = await _find_address(config.matrix.homeserver)
+    token = await find_token(config, homeserver)
     bot = UserId(config.matrix.user_id)
     plan = Plan(
         config=path,

@@ -8,45 +8,40 @@ import gc
 import math
 import os
 import secrets
-import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn, TypeVar
 
 import anyio
 import structlog
-from anyio.abc import TaskStatus
+from anyio.abc import ObjectReceiveStream
 
 from bridge.acp.agent import Harnesses, Launch
-from bridge.app.accounts import open_account
 from bridge.app.desk import Desk
+from bridge.app.life import Open, Stop, be_alone, unless, until_reached
+from bridge.app.questions import Questions, Reply
 from bridge.config import AgentSection, Config, agent_rules
+from bridge.core.changes import Record
 from bridge.core.errors import (
     AgentStartFailed,
     BridgeError,
     ConfigError,
-    HomeserverUnreachable,
-    RateLimited,
+    CredentialsRefused,
     RequestRefused,
 )
 from bridge.core.events import Event, StartFailed
 from bridge.core.model import AgentName, Millis, RoomId, Rules, SessionId, SyncToken, UserId
 from bridge.matrix.client import Client
-from bridge.matrix.patience import Patience
 from bridge.matrix.rooms import MatrixRooms
 from bridge.ops import control
-from bridge.ops.folder import hold_state_folder, open_state_folder
-from bridge.ops.login import LoggedIn
+from bridge.ops.login import explain
 from bridge.relay import Relay
-from bridge.store.ledger import SqliteLedger
+from bridge.relay.weighing import Start
 
 log = structlog.get_logger()
-
-T = TypeVar("T")
 
 ANSWER_LIMIT_S = 2.0  # what waits gets its `cancelled` within this when the bridge ends; a pipe takes it at once
 TELL_LIMIT_S = 3.0  # for what the rooms are still to be told once the harnesses are gone
@@ -59,60 +54,33 @@ async def serve(config: Config) -> int:
     """Serve until a signal comes; the exit code is 4 when no agent at all could be started."""
     for warning in config.warnings:
         log.warning("config.warning", sentence=warning)
-    open_state_folder(config.state_dir)
-    with hold_state_folder(config.state_dir):
-        return await _serve_alone(config)
+
+    async def work(opened: Open, stop: Stop) -> int:
+        service = await _make(config, opened, stop)
+        return 0 if service is None else await service.run(stop.asked)
+
+    return await be_alone(config, work) or 0
 
 
-async def _serve_alone(config: Config) -> int:
-    stop = _Stop()
-    code = 1
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(_watch_signals, stop)
-        opened = await _unless(stop.asked, lambda: _until_reached(lambda: open_account(config)))
-        code = 0 if opened is None else await _serve_as(config, *opened, stop)
-        tasks.cancel_scope.cancel()
-    return code
+async def ask(config: Config, agent: AgentName) -> Reply:
+    """A harmless question in this agent's room, without any harness, where no bridge runs on this state folder."""
+
+    async def work(opened: Open, stop: Stop) -> Reply:
+        service = await _make(config, opened, stop)
+        return Reply() if service is None else await service.ask(agent, stop.asked)
+
+    return await be_alone(config, work) or Reply()
 
 
-@dataclass(slots=True)
-class _Stop:
-    """Whether the bridge is to end, and which process groups nobody would end if it had to end at once."""
-
-    asked: anyio.Event = field(default_factory=anyio.Event)
-    harnesses: Harnesses | None = None
-
-    def force(self) -> NoReturn:
-        """End at once, and leave no harness behind: one that outlives the bridge acts without anybody's leave."""
-        log.warning("bridge.forced_end")
-        for leader in self.harnesses.pids if self.harnesses else ():
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(leader, signal.SIGKILL)
-        os._exit(1)
-
-
-async def _serve_as(config: Config, address: str, account: LoggedIn, stop: _Stop) -> int:
-    client = Client(
-        address,
-        user_id=account.user_id,
-        device_id=account.device_id,
-        access_token=account.access_token,
-    )
-    try:
-        ledger = await SqliteLedger.open(config.ledger_file)
-        try:
-            known = await _unless(stop.asked, lambda: _until_reached(lambda: _look_up(client, config, account.user_id)))
-            if known is None:
-                return 0
-            service = Service(config, client, ledger, bot=account.user_id, known=known)
-            stop.harnesses = service.harnesses
-            return await service.run(stop.asked)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await ledger.close()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await client.close()
+async def _make(config: Config, opened: Open, stop: Stop) -> "Service | None":
+    """The service on what is open; None when a signal came before the rooms were found."""
+    bot = opened.account.user_id
+    known = await unless(stop.asked, lambda: until_reached(lambda: _look_up(opened.client, config, bot)))
+    if known is None:
+        return None
+    service = Service(config, opened, known=known)
+    stop.harnesses = service.harnesses
+    return service
 
 
 Known = tuple[dict[str, RoomId], tuple[str, ...]]
@@ -143,8 +111,9 @@ async def _find_room(client: Client, name: str, room: str) -> RoomId:
 class Service:
     """One run of the bridge."""
 
-    def __init__(self, config: Config, client: Client, ledger: SqliteLedger, *, bot: UserId, known: Known) -> None:
+    def __init__(self, config: Config, opened: Open, *, known: Known) -> None:
         rooms, names = known
+        bot = opened.account.user_id
         agents = tuple(
             agent_rules(name, section, rooms[section.room] if section.room else None)
             for name, section in config.agents.items()
@@ -152,14 +121,17 @@ class Service:
         shared = [agent.room for agent in agents]
         self._names = tuple(agent.name for agent in agents)
         self._state_dir = config.state_dir
-        self._ledger = ledger
+        self._ledger = opened.ledger
         self._rooms = MatrixRooms(
-            client,
+            opened.client,
             bot=bot,
             names=names,
             bound={room: shared.count(room) > 1 for room in shared if room is not None},
             deliver=self._deliver,
             take=self._take,
+            sealing=opened.encryption,
+            no_sealing_reason=opened.no_encryption,
+            follow_upgrades=config.matrix.follow_upgrades,
         )
         self.harnesses = Harnesses(
             [make_launch(name, section) for name, section in config.agents.items()],
@@ -167,10 +139,17 @@ class Service:
             new_session_id=new_session_id,
             version=read_version(),
         )
+        self._questions = Questions(
+            self.harnesses,
+            deliver=self._deliver,
+            subscribe=self._subscribe,
+            new_session_id=new_session_id,
+            new_nonce=new_nonce,
+        )
         self._relay = Relay(
             Rules(agents=agents, bot=bot),
-            ledger=ledger,
-            agents=self.harnesses,
+            ledger=opened.ledger,
+            agents=self._questions,
             rooms=self._rooms,
             clock=read_clock,
             new_token=lambda: secrets.token_hex(8),
@@ -185,35 +164,59 @@ class Service:
     async def _take(self, events: Sequence[Event], token: SyncToken) -> None:
         await self._relay.take(events, token)
 
+    def _subscribe(self) -> AbstractAsyncContextManager[ObjectReceiveStream[Record]]:
+        return self._relay.subscribe()
+
     async def run(self, stop: anyio.Event) -> int:
         """Serve until `stop`; raises what made it impossible to go on."""
-        since = (await self._relay.load()).token
+        await self._while_following(stop, partial(self._serve_harnesses, stop))
+        log.info("bridge.ended")
+        return 0
+
+    async def ask(self, agent: AgentName, stop: anyio.Event) -> Reply:
+        """Ask a harmless question in the agent's room without starting any harness, and wait for its end."""
+        reply: Reply | None = None
+
+        async def ask() -> None:
+            nonlocal reply
+            reply = await unless(stop, lambda: self._questions.ask(agent))
+
+        await self._while_following(stop, ask)
+        return reply or Reply()
+
+    async def _while_following(self, stop: anyio.Event, work: Callable[[], Awaitable[None]]) -> None:
+        """Do this once the rooms are known; raises what made it impossible to go on."""
+        found = await self._relay.load()
         ready = anyio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._relay.run)
-            tasks.start_soon(self._follow_rooms, since, ready, stop)
-            await _unless(stop, ready.wait)
+            tasks.start_soon(self._follow_rooms, found, ready, stop)
+            await unless(stop, ready.wait)
             if not stop.is_set():
-                await self._serve_harnesses(stop)
+                await work()
             await self._relay.settle(max(0.0, min(TELL_LIMIT_S, self._ends_by - anyio.current_time())))
             tasks.cancel_scope.cancel()
-        log.info("bridge.ended")
         if self._failure is not None:
             raise self._failure
-        return 0
 
-    async def _follow_rooms(self, since: SyncToken | None, ready: anyio.Event, stop: anyio.Event) -> None:
+    async def _follow_rooms(self, found: Start, ready: anyio.Event, stop: anyio.Event) -> None:
         """Without its account the bridge ends in order: what waits is answered `cancelled` first."""
         try:
-            await self._rooms.run(since, ready=ready)
+            await self._rooms.run(
+                found.token, ready=ready, held=found.locked, encrypted=found.encrypted, moved=found.moved
+            )
         except BridgeError as error:
-            self._failure = error
+            self._failure = explain(error) if isinstance(error, CredentialsRefused) else error
             stop.set()
 
     async def _serve_harnesses(self, stop: anyio.Event) -> None:
         async with self.harnesses, anyio.create_task_group() as tasks:
             desk = Desk(
-                self._relay, self._ledger, agents=self._names, harness_uids=lambda: find_uids(self.harnesses.pids)
+                self._relay,
+                self._ledger,
+                agents=self._names,
+                harness_uids=lambda: find_uids(self.harnesses.pids),
+                questions=self._questions,
             )
             await tasks.start(control.serve, self._state_dir, desk)
             tasks.start_soon(self._start_all, stop)
@@ -281,51 +284,11 @@ def new_session_id() -> SessionId:
     return SessionId(f"acps_{secrets.token_hex(8)}")
 
 
+def new_nonce() -> str:
+    """The unguessable part of one request (`Request.nonce`)."""
+    return secrets.token_hex(16)
+
+
 def read_clock() -> Millis:
     """Unix time in milliseconds."""
     return Millis(time.time_ns() // 1_000_000)
-
-
-async def _watch_signals(stop: _Stop, *, task_status: TaskStatus[None]) -> None:
-    """The first signal ends in order, a second one at once. As process 1 nothing else would end us.
-
-    SIGHUP says that the terminal was closed; `nohup` has it ignored, and then it stays so.
-    """
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    with anyio.open_signal_receiver(*numbers) as signals:
-        task_status.started()
-        async for number in signals:
-            if stop.asked.is_set():
-                stop.force()
-            log.info("bridge.ending", signal=signal.Signals(number).name)
-            stop.asked.set()
-
-
-async def _unless(stop: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | None:
-    """The result of `work`, or None when `stop` comes first."""
-    found: T | None = None
-
-    async def watch() -> None:
-        await stop.wait()
-        tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch)
-        found = await work()
-        tasks.cancel_scope.cancel()
-    return found
-
-
-async def _until_reached(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until the homeserver answers; a start waits for one that is away."""
-    patience, failures = Patience(), 0
-    while True:
-        try:
-            return await ask()
-        except (HomeserverUnreachable, RateLimited) as error:
-            failures += 1
-            told_s = error.retry_after if isinstance(error, RateLimited) else 0.0
-            log.warning("matrix.waiting_for_homeserver", why=str(error), failures=failures)
-            await anyio.sleep(max(told_s, patience.wait_s(failures)))

@@ -47,7 +47,14 @@ class RateLimited(MatrixError):
 
 
 class CredentialsRefused(MatrixError):
-    """The access token or password does not count (any more)."""
+    """The access token or password does not count (any more).
+
+    `soft`: only the token has run out; the device and its keys live on, and a new token for it mends this.
+    """
+
+    def __init__(self, message: str, *, soft: bool = False) -> None:
+        super().__init__(message)
+        self.soft = soft
 
 
 class RequestRefused(MatrixError):
@@ -59,8 +66,40 @@ class RequestRefused(MatrixError):
         self.errcode = errcode
 
 
+class ProofNeeded(MatrixError):
+    """The homeserver does this only for somebody who shows once more who they are.
+
+    `session` belongs into the proof; `flows` are the ways that it offers, each a sequence of stages, any of them enough.
+    `page`: where a person can do it in a browser; None where the homeserver names no such page.
+    """
+
+    def __init__(
+        self, message: str, *, session: str, flows: tuple[tuple[str, ...], ...], page: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.session = session
+        self.flows = flows
+        self.page = page
+
+
+class KeysLost(MatrixError):
+    """The private keys of our device are not in the state folder, or are not those that the homeserver has."""
+
+
+class KeysDamaged(MatrixError):
+    """The private keys of our device are there and cannot be read."""
+
+
+class IdentityUnusable(MatrixError):
+    """The bridge cannot sign its device with the account's cross-signing identity; the sentence says what can be done."""
+
+
+class RecoveryRefused(IdentityUnusable):
+    """A recovery key or passphrase that opens nothing, or a secret storage in which nothing can be read."""
+
+
 class EventTooLarge(RequestRefused):
-    """The homeserver takes no event of this size."""
+    """The homeserver takes no event (or file) of this size."""
 
 
 class AgentError(BridgeError):
@@ -131,6 +170,10 @@ class InvalidOption(AnswerRefused):
 
 class InvalidRevision(AnswerRefused):
     """The answer names another revision than the one that waits (requirements.md, AC-19)."""
+
+
+class InvalidAgent(AnswerRefused):
+    """No agent of this name has a room here."""
 
 
 class SessionNotFound(AnswerRefused):

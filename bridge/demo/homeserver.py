@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -96,10 +96,12 @@ def call(  # a free function: the person of the demo and the tests speak to any 
 class Homeserver:
     """One Synapse in one folder. Started again after `stop` or `kill`, it goes on with the same database and port."""
 
-    def __init__(self, folder: Path, *, limits: Limits = "off") -> None:
+    def __init__(self, folder: Path, *, limits: Limits = "off", extra: Mapping[str, Any] | None = None) -> None:
+        """`extra`: more keys of Synapse's config, for what a test wants of it."""
         self.folder = folder
         self.base_url = f"http://{HOST}:{_free_port()}"
         self._limits = limits
+        self._extra = dict(extra or {})
         self._secret = secrets.token_hex(16)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -220,7 +222,7 @@ class Homeserver:
             "federation_domain_whitelist": [],  # it speaks to nobody but us
             "url_preview_enabled": False,
         }
-        return config | (_LIMITS_OFF if self._limits == "off" else {})
+        return config | (_LIMITS_OFF if self._limits == "off" else {}) | self._extra
 
     def _log_config(self) -> dict[str, Any]:
         handler = {

@@ -1,7 +1,8 @@
 """The demo: a homeserver, the bridge, an agent that asks, and this terminal as the Matrix client of the person asked.
 
-Above it: cli. Below it: `homeserver`, `agent` (as a program), and the bridge itself, started as anybody would start it:
-`python -m bridge run --config FILE`. It refuses to know how the bridge works: it sees the room and nothing else.
+Above it: cli. Below it: `person`, `homeserver`, `agent` (as a program), and the bridge itself, started as anybody would
+start it: `python -m bridge run --config FILE`. It refuses to know how the bridge works: it sees the room and nothing else;
+and how the person's client does what it does, with encryption or without.
 """
 
 import contextlib
@@ -17,18 +18,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, TextIO, cast
-from urllib.parse import quote
+from typing import Any, TextIO, cast
 
 from bridge.core.errors import DemoFailed
-from bridge.core.model import JsonObject
 from bridge.demo import agent
-from bridge.demo.homeserver import Account, Homeserver, call
+from bridge.demo.homeserver import Account, Homeserver
+from bridge.demo.person import Person, Seen, printable
 
 SERVICE = (sys.executable, "-m", "bridge")
 FIRST_MESSAGE = "Please run the tests."
@@ -52,105 +49,14 @@ class Interrupted(Exception):
     """Ctrl-C, SIGTERM or the terminal's end, noticed at a place where stopping is clean."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """An event as the person sees it: who, what, and what it is about (the edited or reacted-to event, or empty)."""
-
-    event_id: str
-    sender: str
-    kind: Literal["message", "edit", "reaction"]
-    text: str
-    about: str
-    own_device: bool
-
-    def line(self) -> str:
-        """One or more lines of the transcript."""
-        who = self.sender.removeprefix("@").partition(":")[0]
-        mark = {"message": "", "edit": "(edits) ", "reaction": "(reacts) "}[self.kind]
-        first, *rest = _printable(self.text).splitlines() or [""]
-        return "\n".join([f"{who:>7} | {mark}{first}", *(f"{'':>7} | {line}" for line in rest)])
-
-
-class Person:
-    """The person's Matrix client: plain HTTP, no state but the place up to which the room has been seen."""
-
-    def __init__(self, base_url: str, account: Account) -> None:
-        self.account = account
-        self._base_url = base_url
-        self._since = ""
-        self._sent = 0
-
-    def create_room(self, guest: str) -> str:
-        """A private, unencrypted room with the guest invited; returns its id."""
-        wanted = {"preset": "private_chat", "name": "acp-matrix-bridge demo", "invite": [guest]}
-        return str(self._call("POST", "/createRoom", wanted)["room_id"])
-
-    def say(self, room: str, text: str, *, reply_to: str = "") -> str:
-        """A text message, as a reply when asked; returns its event id."""
-        content: dict[str, Any] = {"msgtype": "m.text", "body": text, "m.mentions": {}}
-        if reply_to:
-            content["m.relates_to"] = {"m.in_reply_to": {"event_id": reply_to}}
-        self._sent += 1
-        path = f"/rooms/{quote(room)}/send/m.room.message/{os.getpid()}-{self._sent}"
-        return str(self._call("PUT", path, content)["event_id"])
-
-    def has_joined(self, room: str, user: str) -> bool:
-        """Whether the other has joined."""
-        return user in cast("JsonObject", self._call("GET", f"/rooms/{quote(room)}/joined_members")["joined"])
-
-    def look(self, room: str) -> list[Seen]:
-        """What is new in the room; waits for it a moment."""
-        wait = f"/sync?timeout={SYNC_WAIT_MS if self._since else 0}"
-        batch: Any = self._call("GET", wait + (f"&since={quote(self._since)}" if self._since else ""))
-        self._since = batch["next_batch"]
-        joined = batch.get("rooms", {}).get("join", {}).get(room, {})
-        events: list[Any] = joined.get("timeline", {}).get("events", [])
-        return [seen for event in events if (seen := _read_event(event)) is not None]
-
-    def _call(self, method: str, path: str, body: object = None) -> JsonObject:
-        try:
-            answer = call(self._base_url, method, f"/_matrix/client/v3{path}", body, token=self.account.access_token)
-        except (OSError, HTTPException) as error:
-            raise DemoFailed("The demo's homeserver does not answer any more.") from error
-        if answer.status != HTTPStatus.OK:
-            raise DemoFailed(f"The demo's homeserver refused {method} {path} with status {answer.status}.")
-        return answer.body
-
-
-def _read_event(event: Any) -> Seen | None:  # noqa: ANN401 - JSON from the wire
-    content: Any = event.get("content", {})
-    relation: Any = content.get("m.relates_to", {})
-    match event["type"]:
-        case "m.reaction":
-            kind, text = "reaction", relation.get("key", "")
-        case "m.room.message" if relation.get("rel_type") == "m.replace":
-            kind, text = "edit", content.get("m.new_content", {}).get("body", "")
-        case "m.room.message" if "body" in content:
-            kind, text = "message", content["body"]
-        case _:
-            return None
-    return Seen(
-        event_id=event["event_id"],
-        sender=event["sender"],
-        kind=kind,
-        text=str(text),
-        about=relation.get("event_id", ""),
-        own_device="transaction_id" in event.get("unsigned", {}),
-    )
-
-
-def _printable(text: str) -> str:
-    """Text of others for a terminal: what would steer it is shown as an escape."""
-    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
-
-
 class Play:
     """One run of the demo: who takes part, and what has happened so far."""
 
-    def __init__(self, folder: Path, screen: TextIO, stop: threading.Event) -> None:
+    def __init__(self, folder: Path, screen: TextIO, stop: threading.Event, client: type[Person]) -> None:
         self._folder = folder
         self._screen = screen
         self._stop = stop
+        self._client = client
         self._homeserver = Homeserver(folder / "homeserver")
         self._outcomes = folder / "outcomes.jsonl"
         self._bridge: subprocess.Popen[bytes] | None = None
@@ -167,13 +73,14 @@ class Play:
             self._homeserver.start(self._check_stop)
             bot = self._homeserver.register("bridge")
             self.bot = bot.user_id
-            self.person = Person(self._homeserver.base_url, self._homeserver.register("you"))
-            self.room = self.person.create_room(self.bot)
-            progress("starting the bridge and its agent …")
-            self._start_bridge(self._write_config(bot))
-            if not self._wait(lambda: self.person.has_joined(self.room, self.bot), JOIN_TIMEOUT_S):
-                raise DemoFailed(f"The bridge did not join the room: {self._bridge_last_words()}")
-            yield
+            self.person = self._client(self._homeserver.base_url, self._homeserver.register("you"))
+            with contextlib.closing(self.person):
+                self.room = self.person.create_room(self.bot)
+                progress("starting the bridge and its agent …")
+                self._start_bridge(self._write_config(bot))
+                if not self._wait(lambda: self.person.has_joined(self.room, self.bot), JOIN_TIMEOUT_S):
+                    raise DemoFailed(f"The bridge did not join the room: {self._bridge_last_words()}")
+                yield
         finally:
             progress("stopping …")
             self._stop_bridge()
@@ -201,7 +108,7 @@ class Play:
                 raise DemoFailed("The agent did not hear that its turn was cancelled.")
         self._wait(lambda: self._is_over(prompt), LAST_WORDS_TIMEOUT_S)
         for text in left:
-            self.show(f"        (not sent, nothing waits any more: {_printable(text)})")
+            self.show(f"        (not sent, nothing waits any more: {printable(text)})")
         return self.outcomes()[0], decided
 
     def talk(self, terminal: "Terminal") -> None:
@@ -214,7 +121,7 @@ class Play:
   password    {account.password}
   room        {self.room}
 
-Log in with a desktop client if you like; this terminal is the same person.
+{self.person.HINT}
 Write to the agent, for example "{FIRST_MESSAGE}", and answer its question
 with a number or the option's name. !help lists more; Ctrl-D or Ctrl-C ends.
 """
@@ -291,7 +198,7 @@ state_dir = {_toml(str(self._folder / "state"))}
 homeserver = {_toml(self._homeserver.base_url)}
 user_id = {_toml(bot.user_id)}
 access_token_file = {_toml(str(token))}
-encryption = false
+encryption = {_toml(self.person.encrypts)}
 
 [agents.demo]
 command = {_toml(command)}
@@ -329,8 +236,8 @@ approvers = {_toml([self.person.account.user_id])}
         return " / ".join(text.strip().splitlines()[-LOG_TAIL_LINES:]) or "it said nothing."
 
 
-def _toml(value: str | list[str]) -> str:
-    """A value for the config: JSON's strings and lists are TOML's, so long as nothing is written as a surrogate."""
+def _toml(value: str | bool | list[str]) -> str:
+    """A value for the config: JSON's strings, truths and lists are TOML's, so long as nothing is written as a surrogate."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -375,15 +282,18 @@ class Terminal:
         return [line.decode(errors="replace") for line in whole]
 
 
-def run(answers: list[str], json_only: bool) -> int:
-    """The whole demo. With answers: one turn, the outcome as the last line, 0 when one decided. Without: talk."""
+def run(answers: list[str], json_only: bool, client: type[Person] = Person) -> int:
+    """The whole demo, with this client for the person.
+
+    With answers: one turn, the outcome as the last line, 0 when one decided. Without: talk.
+    """
     stop = threading.Event()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_heed_signals(stop))
         folder = Path(tempfile.mkdtemp(prefix="acp-matrix-bridge-demo-"))  # it makes it 0700
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         screen = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")) if json_only else sys.stdout
-        play = Play(folder, screen, stop)
+        play = Play(folder, screen, stop, client)
         try:
             with play.stage():
                 if not answers:

@@ -7,11 +7,13 @@ much as the body: a proxy in front of the homeserver answers with HTML, and a ca
 import json
 import re
 from collections.abc import Mapping
+from typing import cast
 
 from bridge.core.errors import (
     CredentialsRefused,
     EventTooLarge,
     HomeserverUnreachable,
+    ProofNeeded,
     RateLimited,
     RequestRefused,
 )
@@ -29,6 +31,7 @@ GATEWAY_TIMEOUT = 504
 
 CREDENTIAL_CODES = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED", "M_USER_LOCKED"})
 ERRCODE = re.compile(r"[A-Za-z0-9_.]{1,100}")  # anything else is no code and is not repeated in a sentence of ours
+PAGE = re.compile(r"https://[!-~]{1,2000}")  # plain ASCII: it is shown on a terminal, for a person to open
 
 NO_JSON = object()
 
@@ -64,9 +67,34 @@ def judge(status: int, headers: Mapping[str, str], said: object) -> None:
     if status >= 500 or status == REQUEST_TIMEOUT or said is NO_JSON:  # noqa: PLR2004
         # 504: somebody passed it on and did not wait for the end
         raise HomeserverUnreachable(f"The homeserver could not do it ({code}).", perhaps_done=status == GATEWAY_TIMEOUT)
+    if status == 401 and errcode not in CREDENTIAL_CODES and isinstance(body.get("flows"), list):  # noqa: PLR2004
+        # user-interactive authentication: the token is fine, this one act wants more (client-server API, section 5.6)
+        raise ProofNeeded(
+            "The homeserver wants proof of who asks.",
+            session=events.text(body, "session") or "",
+            flows=_flows(body),
+            page=_page(body),
+        )
     if status == 401 or errcode in CREDENTIAL_CODES:  # noqa: PLR2004
-        raise CredentialsRefused(f"The homeserver does not accept the access token ({code}).")
+        soft = body.get("soft_logout") is True  # absent means false (client-server API, "Soft logout")
+        raise CredentialsRefused(f"The homeserver does not accept the access token ({code}).", soft=soft)
     raise RequestRefused(f"The homeserver refused ({code}).", status=status, errcode=errcode)
+
+
+def _flows(body: Source) -> tuple[tuple[str, ...], ...]:
+    offered = (flow.get("stages") for flow in events.objects(body, "flows"))
+    return tuple(
+        tuple(stage for stage in cast("list[object]", stages) if isinstance(stage, str))
+        for stages in offered
+        if isinstance(stages, list)
+    )
+
+
+def _page(body: Source) -> str | None:
+    """The page that a stage names for a person's browser (client-server API, "OAuth authentication")."""
+    stages = events.mapping(body, "params")
+    named = (events.text(events.mapping(stages, stage), "url") for stage in stages)
+    return next((page for page in named if page and PAGE.fullmatch(page)), None)
 
 
 def _is_too_large(errcode: str, body: Source) -> bool:

@@ -3,35 +3,37 @@
 Above it: outbox, sync, rooms and the command line. Below it: nio's AsyncClient (0.26.0). It refuses to know what the
 events mean and when to try again.
 
-Of nio only the transport is used while rooms are not encrypted: `AsyncClient.send`, which neither repeats nor reads.
+Of nio only the transport is used: `AsyncClient.send`, which neither repeats nor reads.
 nio's own calls lose too much (matrix.md, section 3): they wait inside for as long as a server says, read 429 by half,
 report a 502 and a 200 with HTML as the same "unknown error", turn events that they do not like into `BadEvent`, forget
 the token on a soft logout and then raise something else, and skip a sync answer that they have seen before. Here every
-call goes through `_call`, where status, headers and body are judged in one place, and events stay the dictionaries that
-the server sent. Encryption, when it comes, has two places: `sync`, where nio is given the same body to decrypt, and
-`send`, where nio encrypts the content.
+call goes through `_try`, where status, headers and body are judged in one place, and events stay the dictionaries that
+the server sent.
 """
 
 import json
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import aiohttp
 from nio import AsyncClient, AsyncClientConfig
 
-from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, RequestRefused
+from bridge.core.errors import CredentialsRefused, EventTooLarge, HomeserverUnreachable, RequestRefused
 from bridge.core.model import EventId, JsonObject, RoomId, SyncToken, TransactionId, UserId
 from bridge.matrix import answers, events
 from bridge.matrix.events import Source
+from bridge.matrix.tokens import TokenHolder, Tokens
 
 REQUEST_S = 30.0  # for anything but a sync: a homeserver that needs longer for one event is as good as away
 SYNC_GRACE_S = 30.0  # on top of the long poll's own time: until then the server is slow, after it frozen
 FIRST_SYNC_S = 300.0  # a first sync with full state of big rooms takes Synapse minutes; nio sets no limit at all
+UPLOAD_S = 120.0  # files are tens of kilobytes, seldom megabytes; a slow line is given time for those
 PAGE_EVENTS = 100  # Synapse gives at most 100 timeline events a room and sync, whatever the filter says
-DEVICE_NAME = "acp-matrix-bridge"
+MEDIA_UPLOAD = "/_matrix/media/v3/upload"  # the one call of the content repository that stayed there (v1.11)
 KEY_ALGORITHM = "signed_curve25519"  # of one-time and fallback keys; the only one there is
 
 # nio neither waits nor repeats, and keeps no token of its own: both are ours (matrix.md, section 1).
@@ -42,15 +44,6 @@ CONFIG = AsyncClientConfig(
     store_sync_tokens=False,
     encryption_enabled=False,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """What a password login gave: the token is as secret as the password."""
-
-    user_id: UserId
-    device_id: str
-    access_token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +80,28 @@ class Page:
 
 
 class Client:
-    """One account on one device of one homeserver. The access token goes into the Authorization header only."""
+    """One account on one device of one homeserver. The access token goes into the Authorization header only.
 
-    def __init__(self, homeserver: str, *, user_id: str = "", device_id: str = "", access_token: str = "") -> None:
+    `access_token` is one that cannot be renewed; `tokens` hold those that perhaps can.
+    """
+
+    def __init__(
+        self,
+        homeserver: str,
+        *,
+        user_id: str = "",
+        device_id: str = "",
+        access_token: str = "",
+        tokens: TokenHolder | None = None,
+    ) -> None:
         self._nio = AsyncClient(homeserver.rstrip("/"), user_id, device_id, config=CONFIG)
         self._nio.user_id = user_id  # the constructor's `user` is only what a login begins with
-        self._nio.access_token = access_token
+        self._tokens = tokens or TokenHolder(Tokens(access_token=access_token))
+
+    @property
+    def user_id(self) -> UserId:
+        """Whose account it is; empty before a login."""
+        return UserId(self._nio.user_id)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -102,48 +111,22 @@ class Client:
 
     async def versions(self) -> tuple[str, ...]:
         """The versions of the specification that the homeserver supports; needs no token."""
-        return _strings(await self._call("GET", "/_matrix/client/versions"), "versions")
+        return _strings(await self._try("GET", "/_matrix/client/versions", None, token=""), "versions")
 
     async def delegate(self) -> str | None:
         """The address that this server names for its homeserver, in the file that clients look for first; needs no token.
 
         None where it names none: the file is missing, or what stands there is a page for people.
         """
-        status, _, said = await self._ask("GET", "/.well-known/matrix/client")
+        status, _, said = await self._ask("GET", "/.well-known/matrix/client", token="")
         if status >= 500:  # noqa: PLR2004 - it has one, perhaps, and cannot say so now
             raise HomeserverUnreachable(f"The server could not say where its homeserver is ({status}).")
         named = events.text(events.mapping(events.mapping({"body": said}, "body"), "m.homeserver"), "base_url")
-        return named if status == 200 and named and named.startswith("https://") else None  # noqa: PLR2004
+        return named.rstrip("/") if status == 200 and named and named.startswith("https://") else None  # noqa: PLR2004
 
-    async def login_flows(self) -> tuple[str, ...]:
-        """The ways to log in that the homeserver offers; needs no token."""
-        answer = await self._call("GET", _path("login"))
-        return tuple(flow for item in events.objects(answer, "flows") if (flow := events.text(item, "type")))
-
-    async def login_password(self, user: str, password: str, device_id: str) -> Login:
-        """Log in with a password on this device, and use the new token from here on.
-
-        Done once in the life of a state folder: each new device is one more that people see, and Synapse allows a
-        handful of logins before a wait of minutes (matrix.md, section 5).
-        """
-        wish: JsonObject = {
-            "type": "m.login.password",
-            "identifier": {"type": "m.id.user", "user": user},
-            "password": password,
-            "device_id": device_id,
-            "initial_device_display_name": DEVICE_NAME,
-        }
-        try:
-            answer = await self._call("POST", _path("login"), body=wish)
-        except RequestRefused as refused:
-            if refused.status != 403:  # noqa: PLR2004 - 403 is what the specification gives for a wrong password
-                raise
-            raise CredentialsRefused("The homeserver did not accept this user and password.") from None
-        token = _needed(answer, "access_token")
-        self._nio.user_id = _needed(answer, "user_id")
-        self._nio.device_id = _needed(answer, "device_id")
-        self._nio.access_token = token
-        return Login(user_id=UserId(self._nio.user_id), device_id=self._nio.device_id, access_token=token)
+    async def log_out(self) -> None:
+        """End this device on the homeserver, with its token and its keys."""
+        await self._call("POST", _path("logout"), body={})
 
     async def whoami(self) -> tuple[UserId, str]:
         """The user and the device that the token belongs to; the device is empty when the server names none."""
@@ -161,9 +144,15 @@ class Client:
         """The room behind an alias."""
         return RoomId(_needed(await self._call("GET", _path("directory", "room", alias)), "room_id"))
 
-    async def join(self, room: RoomId) -> None:
-        """Join a room; nothing happens when the bot is in it already."""
-        await self._call("POST", _path("join", room), body={})
+    async def join(self, room: RoomId, *, via: str | None = None) -> None:
+        """Join a room, through this server where ours is not in it; nothing happens when the bot is in it already."""
+        # `server_name` is what `via` was called before version 1.12 of the specification
+        query = None if via is None else {"via": via, "server_name": via}
+        await self._call("POST", _path("join", room), query=query, body={})
+
+    async def leave(self, room: RoomId) -> None:
+        """Leave a room."""
+        await self._call("POST", _path("rooms", room, "leave"), body={})
 
     async def joined_members(self, room: RoomId) -> frozenset[UserId]:
         """Who is joined in a room."""
@@ -189,6 +178,21 @@ class Client:
         """Send one event under its transaction id; the same id again gives the same event (matrix.md, section 4)."""
         answer = await self._call("PUT", _path("rooms", room, "send", event_type, txn), body=content)
         return EventId(_needed(answer, "event_id"))
+
+    async def upload(self, data: bytes, *, filename: str | None, content_type: str) -> str:
+        """Put a file into the content repository: its `mxc://` address. Repeated, it makes a second file."""
+        target = MEDIA_UPLOAD if filename is None else f"{MEDIA_UPLOAD}?{urlencode({'filename': filename})}"
+        try:
+            answer = await self._renewing(
+                lambda token: self._try(
+                    "POST", target, BytesIO(data), token=token, content_type=content_type, limit_s=UPLOAD_S
+                )
+            )
+        except EventTooLarge as refused:
+            raise EventTooLarge(
+                "The homeserver takes no file of this size.", status=refused.status, errcode=refused.errcode
+            ) from None
+        return _needed(answer, "content_uri")
 
     # ------------------------------------------------------------------------------------------------- what happened
 
@@ -268,7 +272,34 @@ class Client:
         """One request, judged. `lists`: the answer is a list, and comes back under the key `list`."""
         data = None if body is None else answers.to_wire(body)
         target = f"{path}?{urlencode(query)}" if query else path
-        status, headers, said = await self._ask(method, target, data, limit_s=limit_s)
+        return await self._renewing(
+            lambda token: self._try(method, target, data, token=token, limit_s=limit_s, lists=lists)
+        )
+
+    async def _renewing(self, ask: Callable[[str], Awaitable[Source]]) -> Source:
+        """What `ask` brings with our token; once more with the next one, where that had run out."""
+        token = await self._tokens.prepare()
+        try:
+            return await ask(token)
+        except CredentialsRefused as refused:
+            if not await self._tokens.renew(token, refused):
+                raise
+        return await ask(self._tokens.access_token)
+
+    async def _try(
+        self,
+        method: str,
+        target: str,
+        data: bytes | BytesIO | None,
+        *,
+        token: str,
+        content_type: str = "application/json",
+        limit_s: float = REQUEST_S,
+        lists: bool = False,
+    ) -> Source:
+        status, headers, said = await self._ask(
+            method, target, data, token=token, content_type=content_type, limit_s=limit_s
+        )
         answers.judge(status, headers, said)
         if lists and isinstance(said, list):
             return {"list": cast("list[object]", said)}
@@ -277,12 +308,19 @@ class Client:
         return cast("Source", said)
 
     async def _ask(
-        self, method: str, target: str, data: bytes | None = None, *, limit_s: float = REQUEST_S
+        self,
+        method: str,
+        target: str,
+        data: bytes | BytesIO | None = None,  # aiohttp warns of a megabyte that is no file
+        *,
+        token: str,
+        content_type: str = "application/json",
+        limit_s: float = REQUEST_S,
     ) -> tuple[int, Mapping[str, str], object]:
         """One request, not judged: status, headers and the body's JSON."""
-        headers = {"Content-Type": "application/json"}
-        if self._nio.access_token:
-            headers["Authorization"] = f"Bearer {self._nio.access_token}"
+        headers = {"Content-Type": content_type}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
         if self._nio.client_session is None:
             self._nio.client_session = _session()
         with _translated():

@@ -16,13 +16,16 @@ Source: TypeAlias = Mapping[str, object]
 MESSAGE = "m.room.message"
 REACTION = "m.reaction"
 REDACTION = "m.room.redaction"
+CREATE = "m.room.create"
 VOTE = "org.matrix.msc3381.poll.response"  # what clients send
 VOTE_STABLE = "m.poll.response"
 MEMBER = "m.room.member"
 ENCRYPTION = "m.room.encryption"
+ENCRYPTED = "m.room.encrypted"
 TOMBSTONE = "m.room.tombstone"
 
 TEXT = "m.text"
+VERIFICATION = "m.key.verification."  # how the types of all events of a verification begin
 
 THREAD = "m.thread"
 EDIT = "m.replace"
@@ -95,6 +98,17 @@ def content(source: Source) -> Source:
 def is_state(source: Source) -> bool:
     """Whether it is a state event; one with an odd `state_key` is still none that somebody said."""
     return "state_key" in source
+
+
+def is_sealed(source: Source) -> bool:
+    """Whether it is an encrypted message."""
+    return kind(source) == ENCRYPTED and not is_state(source)
+
+
+def is_verification(source: Source) -> bool:
+    """Whether it is a step of a verification in a room; the first one is a message, so that old clients show it."""
+    found = text(content(source), "msgtype") if kind(source) == MESSAGE else kind(source)
+    return found is not None and found.startswith(VERIFICATION) and not is_state(source)
 
 
 def transaction_id(source: Source) -> TransactionId | None:

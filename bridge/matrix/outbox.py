@@ -1,6 +1,6 @@
 """What is on its way into the rooms: one queue for the account, one event at a time.
 
-Above it: rooms. Below it: the client. It refuses to know what the events say; `Outgoing` was stored before it came here
+Above it: rooms. Below it: the client and sealing. It refuses to know what the events say; `Outgoing` was stored before it came here
 and keeps its transaction id on every try, so a repeated try is the same event (design.md, rule 19).
 
 Order (matrix.md, section 5): prompts first, then notices, edits, seeds; among equals the room whose turn was longest ago,
@@ -11,7 +11,7 @@ try only what matters as much: the limit is most likely the account's, and a see
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import anyio
 import structlog
@@ -19,16 +19,18 @@ import structlog
 from bridge.core.changes import Priority
 from bridge.core.errors import EventTooLarge, HomeserverUnreachable, RateLimited, RequestRefused
 from bridge.core.events import SendFailed, Sent, TooLarge
-from bridge.core.model import EventId, RoomId, TransactionId, UserId
+from bridge.core.model import EventId, JsonObject, RoomId, TransactionId, UserId
 from bridge.core.ports import Deliver, Outgoing
 from bridge.matrix import events
 from bridge.matrix.client import Client
 from bridge.matrix.patience import Patience, worth_a_line
+from bridge.matrix.sealing import Sealing
 
 log = structlog.stdlib.get_logger()
 
 MUTED_MOST_S = 600.0  # rule 4: a 403 in a room that the bot is in is retried for ten minutes
 SEEDS_MOST = 100  # at Synapse's default limit this many take eight minutes; by then nobody taps them
+SEAL_MOST_S = 30.0  # to give out keys; other rooms wait meanwhile, and what was given out by then need not be again
 STALE_MOST = 64  # withheld entries that a heap may carry along before it is made anew
 
 FORBIDDEN = 403
@@ -75,14 +77,21 @@ class Outbox:
         is_encrypted: Callable[[RoomId], bool],
         is_entering: Callable[[RoomId], bool],
         patience: Patience,
+        people: Callable[[RoomId], Collection[UserId]] = lambda _: (),
+        sealing: Sealing | None = None,
+        no_sealing_reason: str = "",
         muted_most_s: float = MUTED_MOST_S,
     ) -> None:
+        """`people` are who is to read what is sent into an encrypted room; without `sealing` nothing is sent there."""
         self._client = client
         self._bot = bot
         self._deliver = deliver
         self._is_encrypted = is_encrypted
         self._is_entering = is_entering
         self._patience = patience
+        self._people = people
+        self._sealing = sealing
+        self._no_sealing_reason = no_sealing_reason
         self._muted_most_s = muted_most_s
         self._lanes: dict[RoomId, _Lane] = {}
         self._entries: dict[TransactionId, _Entry] = {}
@@ -164,20 +173,17 @@ class Outbox:
         outgoing = entry.outgoing
         self._turns += 1
         self._lanes[outgoing.room].last_turn = self._turns
-        if self._is_encrypted(outgoing.room):
-            # matrix.md, section 6, rule a: without working crypto nothing is sent, least of all in the clear
-            self._fail(entry, "The room is encrypted, and this bridge cannot write there.")
+        content = await self._make_ready(entry)
+        if content is None:
             return
         self._leaving = outgoing.transaction_id
         try:
-            event_id = await self._client.send(
-                outgoing.room, outgoing.event_type, outgoing.content, outgoing.transaction_id
-            )
+            event_id = await self._client.send(outgoing.room, *content, outgoing.transaction_id)
         except RateLimited as limited:
-            self._rest(entry, limited.retry_after, limited=True)
+            self._rest(entry, limited.retry_after, limited=True, why=limited)
         except HomeserverUnreachable as away:
             entry.perhaps_there = entry.perhaps_there or away.perhaps_done
-            self._rest(entry)
+            self._rest(entry, why=away)
         except EventTooLarge:
             self._forget(entry)
             self._deliver(TooLarge(transaction_id=outgoing.transaction_id))
@@ -187,6 +193,41 @@ class Outbox:
             self._done(entry, event_id)
         finally:
             self._leaving = None
+
+    async def _make_ready(self, entry: _Entry) -> tuple[str, JsonObject] | None:
+        """Type and content as they go over the wire; None when it cannot leave now, or not at all.
+
+        Whether the room is encrypted is asked last, with no wait before the send: it may have become so while the event was
+        queued (matrix.md, section 6, rule a). Reactions are never encrypted: the server has to count them.
+        """
+        outgoing = entry.outgoing
+        if not self._is_encrypted(outgoing.room):
+            return outgoing.event_type, outgoing.content
+        if self._sealing is None:
+            self._fail(
+                entry, f"The room is encrypted, and this bridge cannot write there. {self._no_sealing_reason}".strip()
+            )
+            return None
+        if outgoing.event_type == events.REACTION:
+            return outgoing.event_type, outgoing.content
+        try:
+            with anyio.fail_after(SEAL_MOST_S):
+                sealed = await self._sealing.encrypt(
+                    outgoing.room, self._people(outgoing.room), outgoing.event_type, outgoing.content
+                )
+        except (HomeserverUnreachable, RateLimited, RequestRefused, TimeoutError) as error:
+            if not self._is_queued(entry):
+                return None  # taken back meanwhile
+            if isinstance(error, EventTooLarge):
+                self._forget(entry)
+                self._deliver(TooLarge(transaction_id=outgoing.transaction_id))
+            else:
+                self._rest(entry, error.retry_after if isinstance(error, RateLimited) else None, why=error)
+            return None
+        return sealed if self._is_queued(entry) else None
+
+    def _is_queued(self, entry: _Entry) -> bool:
+        return self._entries.get(entry.outgoing.transaction_id) is entry
 
     async def _refused(self, entry: _Entry, refused: RequestRefused) -> None:
         if refused.errcode == "M_DUPLICATE_ANNOTATION":
@@ -240,7 +281,9 @@ class Outbox:
 
     # --------------------------------------------------------------------------------------------------- afterwards
 
-    def _rest(self, entry: _Entry, seconds: float | None = None, *, limited: bool = False) -> None:
+    def _rest(
+        self, entry: _Entry, seconds: float | None = None, *, limited: bool = False, why: Exception | None = None
+    ) -> None:
         lane = self._lanes[entry.outgoing.room]
         lane.failures += 1
         wait_s = self._patience.wait_s(lane.failures) if seconds is None else seconds
@@ -253,6 +296,7 @@ class Outbox:
                 failures=lane.failures,
                 wait_s=round(wait_s, 1),
                 limited=limited,
+                why=None if why is None else str(why) or "It took too long.",
                 queued=len(self._entries),
             )
 

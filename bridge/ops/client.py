@@ -18,10 +18,13 @@ from bridge.ops.calls import to_line
 
 CALL_TIMEOUT_S = 30.0  # a decision is stored and written within milliseconds; a disk that is busy may take seconds
 
+QUESTION_TIMEOUT_S = 660.0  # the bridge gives a question ten minutes
 
-def call(path: Path, method: str, params: JsonObject) -> dict[str, JsonValue]:
+
+def call(path: Path, method: str, params: JsonObject, *, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, JsonValue]:
     """The result of one call. Raises `NotRunning`, `CommandRefused`, `ControlError`."""
     with _connected(path) as (connection, lines):
+        connection.settimeout(timeout_s)
         connection.sendall(to_line({"id": 1, "method": method, "params": dict(params)}))
         return _read_result(lines)
 

@@ -23,7 +23,7 @@ from anyio.abc import ObjectReceiveStream, TaskGroup, TaskStatus
 
 from bridge.core.changes import Record
 from bridge.core.errors import AnswerRefused, BridgeError, ConfigError, InvalidOption
-from bridge.core.model import JsonObject, JsonValue, Reason, RequestId, SessionId
+from bridge.core.model import AgentName, JsonObject, JsonValue, Reason, RequestId, SessionId
 from bridge.ops.calls import LINE_LIMIT_BYTES, Params, Refused, parse, to_line
 
 SOCKET_NAME = "control.sock"
@@ -70,6 +70,10 @@ class ControlTarget(Protocol):
 
     async def delete_session(self, session_id: SessionId) -> None:
         """End a session. Raises `SessionNotFound`."""
+        ...
+
+    async def ask(self, agent: AgentName) -> JsonObject:
+        """Ask a harmless question in this agent's room, and say what became of it. Raises `InvalidAgent`."""
         ...
 
 
@@ -274,6 +278,10 @@ class _Client:
                 params.finish()
                 await self._target.delete_session(session_id)
                 return {}
+            case "question.ask":
+                agent = AgentName(params.take_text("agent"))
+                params.finish()
+                return await self._target.ask(agent)
             case _:
                 raise Refused(-32601, "method_not_found", "There is no such method.")
 

@@ -50,14 +50,24 @@ def hold_state_folder(path: Path) -> Generator[None]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file by one that only its owner can read, whole or not at all."""
+    """Replace a file by one that only its owner can read, whole or not at all; after that it survives a power cut."""
     draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         _create(draft, text.encode())
         draft.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise ConfigError(f"The file {path} cannot be written: {error.strerror}.") from error
+
+
+def _sync_folder(path: Path) -> None:
+    """Until the folder is on the disk, the file's new name is not."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _create(path: Path, content: bytes = b"") -> None:

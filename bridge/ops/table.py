@@ -41,6 +41,23 @@ def show_refusal(error: CommandRefused) -> str:
     return f"Not accepted: {error}{offered} Nothing was decided."
 
 
+def show_reply(agent: str, reply: JsonObject) -> str:
+    """What became of the question of `check --ask`, on one line."""
+    of = defaultdict(str, ((key, show(value)) for key, value in reply.items()))
+    if of["ending"] == "answered":
+        waited, device = reply.get("waited_ms"), of["device_id"]
+        seconds = f" after {waited / 1000:.1f} s" if isinstance(waited, int) else ""
+        return (
+            f"question in the room of {agent}: answered by {of['by']} with {of['option'] or 'nothing'}{seconds},"
+            f" as a {of['via']}{f' from device {device}' if device else ''}."
+        )
+    if not of["event_id"]:
+        why = "the bot is not in the room, may not write there, or the room is encrypted and its keys are missing"
+        return f"question in the room of {agent}: it did not reach the room; {why}: see the lines above."
+    why = f"it ended: {of['ending']}" if of["ending"] else "nobody answered in time"
+    return f"question in the room of {agent}: it is in the room, but {why}."
+
+
 def show_pending(pending: Sequence[JsonObject], now: datetime) -> Iterator[str]:
     """Three lines for each request: where and since when, what, and the option ids with their names."""
     if not pending:

@@ -18,9 +18,9 @@ import anyio
 
 from bridge.core.changes import Change, Record, Snapshot
 from bridge.core.errors import LedgerError
-from bridge.core.model import AgentName, Millis, SessionId, SyncToken
+from bridge.core.model import AgentName, Millis, SessionId, SyncToken, UserId
 from bridge.store.database import open_database, open_read_only
-from bridge.store.reads import load, read_records
+from bridge.store.reads import load, load_pins, read_records
 from bridge.store.writes import store
 
 Result = TypeVar("Result")
@@ -134,5 +134,19 @@ def read_history(
     connection = open_read_only(path)
     try:
         return read_records(connection, after or {}, session_id=session_id, agent=agent)
+    finally:
+        connection.close()
+
+
+def read_pins(path: Path) -> list[tuple[UserId, str]]:
+    """The pinned identities, from a ledger that a bridge may be writing to meanwhile; none where there is no ledger yet.
+
+    Raises `LedgerError` where it cannot be read.
+    """
+    if not path.exists():
+        return []
+    connection = open_read_only(path)
+    try:
+        return load_pins(connection)
     finally:
         connection.close()

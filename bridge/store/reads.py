@@ -21,7 +21,7 @@ from bridge.core.model import (
     UserId,
 )
 from bridge.store.codec import escape, load_decision, load_object, load_request, unescape
-from bridge.store.database import transaction
+from bridge.store.database import transaction, translated
 
 CLOSED_KEPT = 100  # per room: more than a person scrolls back through to answer a prompt that has ended
 TAKEN_KEPT = 10_000  # far more events than one sync, or a few repeated after a crash, can bring again
@@ -63,18 +63,20 @@ def load(connection: sqlite3.Connection) -> Snapshot:
                 )
             ),
             locked=tuple(_load_locked(connection)),
-            pins=tuple(
-                sorted(
-                    (UserId(unescape(person)), unescape(master))
-                    for person, master in connection.execute("SELECT person, master FROM pins")
-                )
-            ),
+            pins=tuple(load_pins(connection)),
             encrypted=frozenset(RoomId(unescape(room)) for (room,) in connection.execute("SELECT room FROM encrypted")),
             moved=tuple(
                 (RoomId(unescape(old)), RoomId(unescape(new)))
                 for old, new in connection.execute("SELECT old, new FROM moved ORDER BY position")
             ),
         )
+
+
+def load_pins(connection: sqlite3.Connection) -> list[tuple[UserId, str]]:
+    """Whose identity is pinned, and its master key, by user id."""
+    with translated():
+        rows = connection.execute("SELECT person, master FROM pins").fetchall()
+    return sorted((UserId(unescape(person)), unescape(master)) for person, master in rows)
 
 
 def read_records(

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bridge.app import accounts
-from tests.peers.homeserver import Homeserver
+from bridge.core.errors import HomeserverUnreachable
+from tests.peers.homeserver import Fault, Homeserver
 
 
 @pytest.fixture
@@ -35,3 +36,43 @@ async def test_a_server_that_names_no_other_address_is_the_homeserver_itself(
     server.delegate = named
     assert await accounts.follow(server.url) == (named or server.url)
     assert "Authorization" not in server.requests[0].headers
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=200, body="{"),
+        Fault(status=200, body={"m.homeserver": {"base_url": "matrix.hs"}}),
+        Fault(status=200, body={"m.homeserver": []}),
+        Fault(status=404),
+    ],
+    ids=["torn", "no address", "odd", "none"],
+)
+async def test_a_file_in_which_no_address_stands_names_the_server_itself(server: Homeserver, fault: Fault) -> None:
+    server.fail("well_known", fault)
+    assert await accounts.follow(server.url) == server.url
+
+
+async def test_a_homeserver_that_answers_is_connected_to_also_with_a_slash_at_the_end(server: Homeserver) -> None:
+    async with accounts.connect(server.url + "/") as found:
+        assert await found.flows() == ("m.login.password", "m.login.token")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=404, body="<h1>Welcome</h1>", content_type="text/html"),
+        Fault(status=200, body="<h1>Welcome</h1>", content_type="text/html"),
+        Fault(status=401, body={}),
+        Fault(status=404, body={}),
+        Fault(drop=True),
+    ],
+    ids=["no such page", "a page for people", "401", "404", "away"],
+)
+async def test_what_is_no_homeserver_is_said_to_be_none_before_anything_is_asked(
+    server: Homeserver, fault: Fault
+) -> None:
+    server.fail("versions", fault)
+    with pytest.raises(HomeserverUnreachable, match=f"There is no homeserver at {server.url}.*whole address"):
+        async with accounts.connect(server.url):
+            raise NotImplementedError

@@ -18,6 +18,8 @@ import anyio
 import anyio.lowlevel
 
 from bridge.app.desk import Desk
+from bridge.app.questions import Questions
+from bridge.app.service import new_nonce, new_session_id
 from bridge.core.errors import LedgerBusy
 from bridge.core.events import AgentGone, Asked
 from bridge.ops import control
@@ -267,7 +269,14 @@ class Player:
         """On the control socket: waits for what comes, and goes when nothing has."""
         stage, life = self._stage, self._stage.running
         agents = tuple(map(name_of, stage.setup.agents))
-        desk = Desk(life.relay, life.ledger, agents=agents, harness_uids=frozenset)
+        questions = Questions(
+            life.harnesses,
+            deliver=life.relay.deliver,
+            subscribe=life.relay.subscribe,
+            new_session_id=new_session_id,
+            new_nonce=new_nonce,
+        )
+        desk = Desk(life.relay, life.ledger, agents=agents, harness_uids=frozenset, questions=questions)
         async with anyio.create_task_group() as tasks:
             await tasks.start(control.serve, stage.state_dir, desk)
             reader, writer = await asyncio.open_unix_connection(control.socket_path(stage.state_dir))

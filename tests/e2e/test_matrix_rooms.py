@@ -1,19 +1,35 @@
 """The Matrix side on a real Synapse: what the loopback stub only claims."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import quote
 
+import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from bridge.core.changes import Priority
 from bridge.core.errors import CredentialsRefused, EventTooLarge, RequestRefused
-from bridge.core.events import Echoed, Reacted, Redacted, RoomSeen, RoomState, Said, SendFailed, Sent, TooLarge
+from bridge.core.events import (
+    Echoed,
+    Reacted,
+    Redacted,
+    RoomMoved,
+    RoomSeen,
+    RoomState,
+    Said,
+    SendFailed,
+    Sent,
+    TooLarge,
+)
 from bridge.core.model import RoomId, SyncToken, TransactionId, UserId
+from bridge.matrix import entrance, upgrades
 from bridge.matrix.client import Client
 from tests.peers.running_rooms import Running, outgoing, running
 from tests.peers.synapse import Person, Synapse, synapse
 
+VERSIONS = ["12", "11"]  # the default, and the last whose ids have a server part
 TEXT = {"msgtype": "m.text", "body": "x"}
 
 
@@ -33,16 +49,26 @@ async def client_of(person: Person) -> AsyncGenerator[Client]:
 
 
 @asynccontextmanager
-async def at_work(bot: Person, *rooms: RoomId, since: str | None = None) -> AsyncGenerator[Running]:
+async def at_work(
+    bot: Person, *rooms: RoomId, since: str | None = None, follow_upgrades: bool = False
+) -> AsyncGenerator[Running]:
+    bound = dict.fromkeys(rooms, False)
     async with (
         client_of(bot) as client,
-        running(client, bound=dict.fromkeys(rooms, False), since=since, bot=bot.user_id) as run,
+        running(client, bound=bound, since=since, bot=bot.user_id, follow_upgrades=follow_upgrades) as run,
     ):
         yield run
 
 
 async def joined(run: Running) -> None:
     await run.until(lambda: any(seen.state is RoomState.JOINED for seen in run.events(RoomSeen)))
+
+
+async def told(logs: Sequence[Mapping[str, Any]], event: str) -> None:
+    """Until the operator was told."""
+    with anyio.fail_after(10):
+        while event not in [line["event"] for line in logs]:
+            await anyio.lowlevel.checkpoint()
 
 
 def texts(run: Running) -> list[str]:
@@ -107,10 +133,11 @@ async def test_what_stands_before_the_bots_join_is_no_answer(server: Synapse) ->
     assert texts(run) == ["after"]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("deed", ["kick", "ban"])
-async def test_after_a_kick_or_ban_a_prompt_fails_for_good(server: Synapse, deed: str) -> None:
+async def test_after_a_kick_or_ban_a_prompt_fails_for_good(server: Synapse, deed: str, version: str) -> None:
     alice, bot = await server.person("alice"), await server.person("bot")
-    room = RoomId(await alice.room(bot.user_id))
+    room = RoomId(await alice.room(bot.user_id, version=version))
     async with at_work(bot, room) as run:
         await joined(run)
         await alice.ask("POST", f"/rooms/{quote(room)}/{deed}", {"user_id": bot.user_id})
@@ -132,21 +159,91 @@ async def test_after_an_upgrade_a_prompt_fails_for_good(server: Synapse) -> None
     assert isinstance(run.delivered[0], SendFailed)
 
 
-async def test_a_muted_bot_speaks_as_soon_as_it_may(server: Synapse) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_muted_bot_speaks_as_soon_as_it_may_and_the_operator_is_told_at_once(
+    server: Synapse, version: str
+) -> None:
     alice, bot = await server.person("alice"), await server.person("bot")
-    room = RoomId(await alice.room(bot.user_id))
+    room = RoomId(await alice.room(bot.user_id, version=version))
     path = f"/rooms/{quote(room)}/state/m.room.power_levels/"
+    with capture_logs() as logs:
+        async with at_work(bot, room) as run:
+            await joined(run)
+            levels = await alice.ask("GET", path)
+            await alice.ask("PUT", path, levels | {"events_default": 50})
+            run.rooms.send(outgoing("t1", room=room))
+            await alice.say(room, "you are muted")
+            await run.until(lambda: texts(run))
+            assert (run.delivered, run.rooms.queued) == ([], 1)
+            await told(logs, "matrix.send_forbidden")
+            await alice.ask("PUT", path, levels)
+            await run.until(lambda: run.delivered)
+    assert isinstance(run.delivered[0], Sent)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_an_upgrade_is_followed_once_the_bot_is_invited(server: Synapse, version: str) -> None:
+    alice, bot = await server.person("alice"), await server.person("bot")
+    room = RoomId(await alice.room(bot.user_id, version="10"))
+    with capture_logs() as logs:
+        async with at_work(bot, room, follow_upgrades=True) as run:
+            await joined(run)
+            answer = await alice.ask("POST", f"/rooms/{quote(room)}/upgrade", {"new_version": version})
+            new = RoomId(answer["replacement_room"])
+            await told(logs, "matrix.upgrade_not_followed")
+            await alice.ask("POST", f"/rooms/{quote(new)}/invite", {"user_id": bot.user_id})
+            await run.until(lambda: any(seen.room == new for seen in run.events(RoomSeen)))
+            run.rooms.send(outgoing("t1", room=new))
+            await alice.say(new, "1")
+            await run.until(lambda: run.events(Said) and len(run.delivered) == 2)
+    assert RoomMoved(old=room, new=new) == run.delivered[0]
+    assert isinstance(run.delivered[1], Sent)
+    assert [(new, "1")] == [(said.room, said.text) for said in run.events(Said)]
+    assert upgrades.NOT_INVITED in [line["sentence"] for line in logs if "sentence" in line]
+
+
+async def test_a_tombstone_that_points_to_a_strangers_room_leads_nowhere(server: Synapse) -> None:
+    alice, bot, mallory = await server.person("alice"), await server.person("bot"), await server.person("mallory")
+    room = RoomId(await alice.room(bot.user_id))
+    trap = await mallory.room(bot.user_id)
+    tombstone = {"body": "moved", "replacement_room": trap}
+    with capture_logs() as logs:
+        async with at_work(bot, room, follow_upgrades=True) as run:
+            await joined(run)
+            await alice.ask("PUT", f"/rooms/{quote(room)}/state/m.room.tombstone/", tombstone)
+            await told(logs, "matrix.upgrade_not_followed")
+            with anyio.fail_after(5):
+                while trap in (await bot.ask("GET", "/joined_rooms"))["joined_rooms"]:
+                    pass
+    assert run.delivered == []
+    assert [upgrades.NOT_ITS_SUCCESSOR] == [line["sentence"] for line in logs if "sentence" in line]
+
+
+async def test_what_the_server_itself_says_is_no_business_of_the_bridge(server: Synapse) -> None:
+    alice, bot = await server.person("alice"), await server.person("bot")
+    admin = await server.person("admin", admin=True)
+    room = RoomId(await alice.room(bot.user_id))
+    with capture_logs() as logs:
+        async with at_work(bot, room) as run:
+            await joined(run)
+            await server.notice(admin, bot.user_id, "1")
+            await told(logs, "matrix.invite_ignored")
+            await alice.say(room, "after")
+            await run.until(lambda: texts(run))
+    assert (["after"], [room]) == (texts(run), (await bot.ask("GET", "/joined_rooms"))["joined_rooms"])
+
+
+async def test_what_the_server_itself_says_in_a_bound_room_is_no_answer(server: Synapse) -> None:
+    """Somebody bound the room of server notices: it can be joined, and nothing in it counts."""
+    bot, admin = await server.person("bot"), await server.person("admin", admin=True)
+    await server.notice(admin, bot.user_id, "1")
+    room = RoomId(next(iter((await bot.ask("GET", "/sync?timeout=0"))["rooms"]["invite"])))
     async with at_work(bot, room) as run:
         await joined(run)
-        levels = await alice.ask("GET", path)
-        await alice.ask("PUT", path, levels | {"events_default": 50})
-        run.rooms.send(outgoing("t1", room=room))
-        await alice.say(room, "you are muted")
-        await run.until(lambda: texts(run))
-        assert (run.delivered, run.rooms.queued) == ([], 1)
-        await alice.ask("PUT", path, levels)
-        await run.until(lambda: run.delivered)
-    assert isinstance(run.delivered[0], Sent)
+        await server.notice(admin, bot.user_id, "2")
+        members = len(run.taken)
+        await run.until(lambda: len(run.taken) > members)
+    assert texts(run) == []
 
 
 async def test_an_encrypted_room_is_seen_as_one_and_nothing_is_sent_there(server: Synapse) -> None:
@@ -181,15 +278,16 @@ async def test_what_synapse_finds_too_large_or_there_already_is_told_as_such(ser
 async def test_an_account_is_read_and_a_dead_token_is_told(server: Synapse) -> None:
     bot = await server.person("bot")
     client = Client(bot.url)
-    login = await client.login_password(bot.user_id, bot.password, "SECOND")
-    assert (bot.user_id, "SECOND") == await client.whoami()
-    assert "m.login.password" in await client.login_flows()
+    assert "m.login.password" in await entrance.read_flows(client)
     assert await client.versions()
+    login = await entrance.log_in_by_password(client, UserId(bot.user_id), bot.password, "SECOND")
+    await client.close()
+    client = Client(bot.url, access_token=login.tokens.access_token)
+    assert (bot.user_id, "SECOND") == await client.whoami()
     assert bot.user_id.startswith(f"@{await client.display_name(UserId(bot.user_id))}:")
     await bot.ask("POST", "/logout/all")
     with pytest.raises(CredentialsRefused):
         await client.whoami()
-    assert login.access_token not in repr(login)
     await client.close()
 
 

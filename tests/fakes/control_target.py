@@ -9,8 +9,15 @@ from anyio.abc import ObjectReceiveStream
 from anyio.streams.memory import MemoryObjectSendStream
 
 from bridge.core.changes import Record
-from bridge.core.errors import BridgeError, InvalidOption, InvalidRevision, LocalAnswersOff, SessionNotFound
-from bridge.core.model import JsonObject, Reason, RequestId, SessionId
+from bridge.core.errors import (
+    BridgeError,
+    InvalidAgent,
+    InvalidOption,
+    InvalidRevision,
+    LocalAnswersOff,
+    SessionNotFound,
+)
+from bridge.core.model import AgentName, JsonObject, JsonValue, Reason, RequestId, SessionId
 
 SESSION = SessionId("acps_00000000000000aa")
 OTHER = SessionId("acps_00000000000000bb")
@@ -37,6 +44,7 @@ class FakeControlTarget:
     deleted: list[SessionId] = field(default_factory=list[SessionId])
     readers: list[MemoryObjectSendStream[Record]] = field(default_factory=list[MemoryObjectSendStream[Record]])
     local_answers: bool = True
+    reply: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     fault: BridgeError | None = None
     reading: anyio.Event | None = None  # set when a history is about to be read
     go_on: anyio.Event | None = None  # what that reading then waits for
@@ -61,6 +69,11 @@ class FakeControlTarget:
             raise InvalidRevision("This is not the revision that waits.")
         self.decided[request_id] = option_id
         return None
+
+    async def ask(self, agent: AgentName) -> JsonObject:
+        if agent != "claude":
+            raise InvalidAgent("There is no agent of this name.")
+        return dict(self.reply)
 
     def list_pending(self) -> list[JsonObject]:
         if REQUEST in self.decided:

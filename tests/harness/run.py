@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.demo.homeserver import Account, Homeserver
-from bridge.demo.play import Person, Seen
+from bridge.demo.person import Person, Seen
 from tests.harness.agents import AGENTS, FILE, Agent, Start
 from tests.harness.model import OTHERWISE, TRIGGER, serve
 

@@ -112,6 +112,16 @@ async def test_an_invite_to_a_bound_room_is_accepted(client: Client, server: Hom
     assert (run.events(RoomSeen)[-1].state, server.membership(ROOM)) == (RoomState.JOINED, "join")
 
 
+async def test_an_invite_that_waits_at_the_first_start_is_accepted_once(client: Client, server: Homeserver) -> None:
+    server.room(ROOM, joined=False)
+    server.invite(ROOM)
+    async with running(client) as run:
+        await run.until(lambda: run.events(RoomSeen)[-1].state is RoomState.JOINED)
+        run.rooms.send(outgoing("t1"))
+        await run.until(lambda: run.delivered)
+    assert server.count("join") == 1
+
+
 async def test_what_is_said_while_the_bot_enters_a_room_waits_until_it_is_in(
     client: Client, server: Homeserver
 ) -> None:

@@ -1,7 +1,7 @@
 from bridge.core.events import RoomSeen, RoomState
 from bridge.core.model import RoomId, UserId
 from bridge.matrix.events import Source
-from bridge.matrix.standing import Standing
+from bridge.matrix.standing import Replacement, Standing
 
 ROOM = RoomId("!r")
 BOT = UserId("@bot:hs")
@@ -53,6 +53,35 @@ def test_a_room_that_is_encrypted_stays_so() -> None:
     found.see(state("m.room.encryption", {}))
     found.enter([], whole=True)
     assert (found.seen().state, found.encrypted) == (RoomState.ENCRYPTED, True)
+
+
+def test_a_bridge_that_can_seal_can_speak_in_an_encrypted_room() -> None:
+    made = Standing(ROOM, BOT, seals=True)
+    made.enter([state("m.room.encryption", {})], whole=True)
+    assert RoomSeen(room=ROOM, state=RoomState.JOINED, people=0, encrypted=True) == made.seen()
+
+
+def test_a_tombstone_names_the_room_that_follows_and_who_says_so() -> None:
+    source = {"sender": "@admin:hs", **state("m.room.tombstone", {"replacement_room": "!new"})}
+    assert Replacement(RoomId("!new"), UserId("@admin:hs")) == standing(source).replaced
+
+
+def test_a_tombstone_that_names_no_room_still_closes_it() -> None:
+    found = standing(state("m.room.tombstone", {"replacement_room": 5}))
+    assert (Replacement(None, None), RoomState.REPLACED) == (found.replaced, found.seen().state)
+
+
+def test_who_is_joined_is_known_by_id() -> None:
+    assert {"@a:hs"} == standing(member(BOT, "join"), member("@a:hs", "join"), member("@b:hs", "invite")).people
+
+
+def test_the_bots_own_join_is_where_its_membership_began() -> None:
+    renamed = {"unsigned": {"prev_content": {"membership": "join"}}, **member(BOT, "join")}
+    rejoined = {"unsigned": {"prev_content": {"membership": "leave"}}, **member(BOT, "join")}
+    outside, inside = Standing(ROOM, BOT), standing()
+    assert (0, None) == (outside.own_join([member(BOT, "join")]), inside.own_join([member(BOT, "join")]))
+    assert (None, 1) == (inside.own_join([renamed]), inside.own_join([renamed, rejoined, renamed]))
+    assert outside.own_join([member("@a:hs", "join"), member(BOT, "leave")]) is None
 
 
 def test_a_tombstone_replaces_the_room_encrypted_or_not() -> None:

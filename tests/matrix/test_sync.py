@@ -9,7 +9,8 @@ from bridge.core.errors import CredentialsRefused
 from bridge.core.events import Echoed, Event, Reacted, RoomSeen, RoomState, Said
 from bridge.core.model import RoomId
 from bridge.matrix.client import Client
-from bridge.matrix.sync import HASTY_ANSWERS, SEEN_MOST
+from bridge.matrix.reading import SEEN_MOST
+from bridge.matrix.sync import HASTY_ANSWERS
 from tests.peers.homeserver import UNKNOWN_TOKEN, Fault, Homeserver
 from tests.peers.running_rooms import OTHER, ROOM, Running, outgoing, running
 
@@ -32,7 +33,7 @@ def texts(run: Running) -> list[str]:
 
 
 def seen(state: RoomState, people: int, room: RoomId = ROOM) -> RoomSeen:
-    return RoomSeen(room=room, state=state, people=people)
+    return RoomSeen(room=room, state=state, people=people, encrypted=state is RoomState.ENCRYPTED)
 
 
 # ---------------------------------------------------------------------------------------------------- what is handed on
@@ -159,7 +160,7 @@ async def test_only_so_many_event_ids_are_remembered(client: Client, server: Hom
     ]
     server.scripted.append({"next_batch": "s9", "rooms": {"join": {ROOM: {"timeline": {"events": many}}}}})
     async with running(client, since="s4") as run:
-        assert len(run.rooms._sync._seen) == SEEN_MOST  # pyright: ignore[reportPrivateUsage]
+        assert len(run.rooms._sync._reader._seen) == SEEN_MOST  # pyright: ignore[reportPrivateUsage]
 
 
 # ---------------------------------------------------------------------------------------------------- how it goes wrong
@@ -209,6 +210,15 @@ async def test_a_failed_sync_is_tried_again_without_haste_and_loses_nothing(
     assert texts(run) == ["1"]
     assert len(slept) == 4
     assert min(slept) >= 0.005
+
+
+async def test_all_of_the_state_is_asked_for_until_it_has_come(client: Client, server: Homeserver) -> None:
+    server.room(ROOM)
+    server.fail("sync", Fault(status=502))
+    async with running(client, since=server.token_now()):
+        await server.until_followed()
+    asked = ["full_state" in seen.query for seen in server.requests if seen.operation == "sync"]
+    assert [True, True, False] == asked
 
 
 async def test_a_dead_token_ends_the_run_at_once(client: Client, server: Homeserver) -> None:
@@ -361,7 +371,7 @@ async def test_a_tombstone_replaces_the_room_and_is_not_followed(client: Client,
     assert server.count("join") == 0
 
 
-async def test_once_a_room_is_encrypted_plain_text_in_it_counts_for_nothing(client: Client, server: Homeserver) -> None:
+async def test_once_a_room_is_encrypted_plain_text_in_it_is_told_as_exposed(client: Client, server: Homeserver) -> None:
     server.room(ROOM)
     async with running(client) as run:
         server.say(ROOM, "before")
@@ -371,4 +381,8 @@ async def test_once_a_room_is_encrypted_plain_text_in_it_counts_for_nothing(clie
         server.say(ROOM, "later")
         server.react(ROOM, "$e1", "1")
         await run.until(lambda: run.events(Reacted))
-    assert texts(run) == ["before"]
+    assert [(said.text, said.exposed) for said in run.events(Said)] == [
+        ("before", False),
+        ("after", True),
+        ("later", True),
+    ]

@@ -296,6 +296,14 @@ async def test_a_session_is_deleted_by_its_id(state_dir: Path, target: FakeContr
     assert (reply["result"], target.deleted) == ({}, [SESSION])
 
 
+async def test_a_question_is_asked_for_an_agent_by_its_name(state_dir: Path, target: FakeControlTarget) -> None:
+    target.reply = {"ending": "answered"}
+    async with _connected(state_dir, target) as wire:
+        assert {"ending": "answered"} == (await wire.call("question.ask", {"agent": "claude"}))["result"]
+        refused = await wire.call("question.ask", {"agent": "nobody"})
+        assert "invalid_params" == refused["error"]["data"]["code"]
+
+
 @pytest.mark.parametrize(
     ("params", "expected"),
     [

@@ -47,6 +47,23 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert ([path.name for path in tmp_path.iterdir()], (tmp_path / "f").read_text()) == (["f"], "short")
 
 
+def test_a_file_is_on_the_disk_with_its_name_before_anybody_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut the old name would be back, and with it a refresh token that is used up."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def watch(descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        synced.append("folder" if name == tmp_path.name else "file" if not (tmp_path / "f").exists() else "late")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    write_private(tmp_path / "f", "x")
+    assert synced == ["file", "folder"]
+
+
 def test_a_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
     with pytest.raises(ConfigError, match="cannot be written"):

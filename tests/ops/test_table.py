@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from bridge.core.errors import CommandRefused
-from bridge.core.model import JsonValue, Reason
+from bridge.core.model import JsonObject, JsonValue, Reason
 from bridge.ops import table
 
 NOW = datetime(2026, 11, 7, 12, 0, tzinfo=UTC)
@@ -121,3 +121,29 @@ def test_every_reason_is_put_into_words(reason: Reason) -> None:
 def test_a_refusal_names_what_was_offered() -> None:
     error = CommandRefused("This option was not offered.", code="invalid_permission_option", offered=("a", "b"))
     assert table.show_refusal(error) == "Not accepted: This option was not offered. Offered: a, b. Nothing was decided."
+
+
+def test_the_reply_to_a_question_names_person_surface_device_and_time() -> None:
+    reply: JsonObject = {
+        "event_id": "$q",
+        "option": "works",
+        "by": "@alice:hs",
+        "via": "reaction",
+        "device_id": "PHONE",
+        "waited_ms": 4210,
+        "ending": "answered",
+    }
+    line = table.show_reply("claude", reply)
+    assert "answered by @alice:hs with works after 4.2 s, as a reaction from device PHONE." in line
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ({"event_id": None, "ending": "undeliverable"}, "it did not reach the room"),
+        ({"event_id": "$q", "ending": "session_deleted"}, "but it ended: session_deleted."),
+        ({"event_id": "$q", "ending": None}, "but nobody answered in time."),
+    ],
+)
+def test_a_question_that_got_no_answer_says_why(reply: JsonObject, says: str) -> None:
+    assert says in table.show_reply("claude", reply)

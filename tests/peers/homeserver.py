@@ -14,10 +14,15 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.peers.keys import Keys
+
 API = "/_matrix/client/v3"
 UNKNOWN_TOKEN = {"errcode": "M_UNKNOWN_TOKEN", "error": "Unknown token"}
+SOFT_LOGOUT = UNKNOWN_TOKEN | {"soft_logout": True}
 FORBIDDEN = {"errcode": "M_FORBIDDEN", "error": "no"}
 NOT_FOUND = {"errcode": "M_NOT_FOUND", "error": "no"}
+
+TO_DEVICE = ""  # where the stream holds what is for the device and for no room
 
 Json = dict[str, Any]
 
@@ -71,6 +76,12 @@ class Homeserver:
         self.timeline_limit = 100
         self.display_name: str | None = "Bridge"
         self.delegate: str | None = None
+        self.guards_state = False  # whether the state of a room is for those who are in it, as it mostly is
+        self.flows = ["m.login.password", "m.login.token"]
+        self.refresh_token: str | None = None  # the only one that counts; None: a login gives none
+        self.login_token = "login-Okapi-5"
+        self.life_ms = 300_000  # of a token that can be renewed
+        self.keys = Keys(self.user_id, self.device_id)
         self.requests: list[Seen] = []
         self.sent: list[SentEvent] = []
         self.stream: list[tuple[str, Json]] = []
@@ -138,6 +149,11 @@ class Homeserver:
         self._invites[room] = (len(self.stream), sender)
         self.member(room, self.user_id, "invite", sender)
 
+    def send_to_device(self, event: Json) -> None:
+        """An event for the bot's device; it comes with the next sync, and again until that was stored."""
+        self.stream.append((TO_DEVICE, event))
+        self.wake()
+
     def token_now(self) -> str:
         return f"s{len(self.stream)}"
 
@@ -181,17 +197,22 @@ class Homeserver:
             ("GET", "/_matrix/client/versions", "versions", self._versions),
             ("GET", f"{API}/login", "login_flows", self._login_flows),
             ("POST", f"{API}/login", "login", self._login),
+            ("POST", f"{API}/refresh", "refresh", self._refresh),
+            ("POST", f"{API}/logout", "logout", self._logout),
             ("GET", f"{API}/account/whoami", "whoami", self._whoami),
             ("GET", f"{API}/sync", "sync", self._sync),
             ("GET", f"{API}/profile/{{user}}/displayname", "profile", self._profile),
             ("GET", f"{API}/directory/room/{{alias}}", "alias", self._alias),
             ("POST", f"{API}/join/{{room}}", "join", self._join),
+            ("POST", f"{API}/rooms/{{room}}/leave", "leave", self._leave),
             ("GET", f"{API}/rooms/{{room}}/joined_members", "members", self._members),
             ("GET", f"{API}/rooms/{{room}}/state", "room_state", self._room_state),
             ("GET", f"{API}/rooms/{{room}}/state/{{type}}/{{key:.*}}", "state", self._state_event),
             ("GET", f"{API}/rooms/{{room}}/messages", "messages", self._messages),
             ("PUT", f"{API}/rooms/{{room}}/typing/{{user}}", "typing", self._typing),
+            ("POST", "/_matrix/media/v3/upload", "upload", self._upload),
             ("PUT", f"{API}/rooms/{{room}}/send/{{type}}/{{txn}}", "send", self._send),
+            *self.keys.routes(),
         ):
             app.router.add_route(method, path, self._served(operation, handler))
         runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -234,7 +255,7 @@ class Homeserver:
         return serve
 
     def _unknown(self, request: web.Request, operation: str) -> web.Response | None:
-        open_to_all = operation in ("well_known", "versions", "login", "login_flows")
+        open_to_all = operation in ("well_known", "versions", "login", "login_flows", "refresh")
         if open_to_all or request.headers.get("Authorization") == f"Bearer {self.token}":
             return None
         return web.json_response(UNKNOWN_TOKEN, status=401)
@@ -265,13 +286,34 @@ class Homeserver:
         return web.json_response({"versions": ["v1.11", "v1.12"]})
 
     async def _login_flows(self, _: web.Request) -> web.Response:
-        return web.json_response({"flows": [{"type": "m.login.password"}, {"type": "m.login.token"}]})
+        return web.json_response({"flows": [{"type": flow} for flow in self.flows]})
 
     async def _login(self, request: web.Request) -> web.Response:
         wish = await request.json()
-        if wish["password"] != self.password:
+        if wish["type"] not in self.flows:
+            return web.json_response({"errcode": "M_UNKNOWN", "error": "Unknown login type"}, status=400)
+        right = self.password if wish["type"] == "m.login.password" else self.login_token
+        if wish.get("password", wish.get("token")) != right:
             return web.json_response(FORBIDDEN, status=403)
-        return web.json_response({"user_id": self.user_id, "device_id": wish["device_id"], "access_token": self.token})
+        self.device_id = wish["device_id"]
+        given = {"user_id": self.user_id, "device_id": self.device_id, "access_token": self.token}
+        return web.json_response(given | self._renewal())
+
+    async def _refresh(self, request: web.Request) -> web.Response:
+        """The next pair. Unlike a real one it forgets the old pair at once, not when the new one is used."""
+        if self.refresh_token is None or (await request.json())["refresh_token"] != self.refresh_token:
+            return web.json_response(FORBIDDEN, status=403)
+        self.token, self.refresh_token = f"{self.token}+", f"{self.refresh_token}+"
+        return web.json_response({"access_token": self.token} | self._renewal())
+
+    def _renewal(self) -> Json:
+        if self.refresh_token is None:
+            return {}
+        return {"refresh_token": self.refresh_token, "expires_in_ms": self.life_ms}
+
+    async def _logout(self, _: web.Request) -> web.Response:
+        self.token = ""
+        return web.json_response({})
 
     async def _whoami(self, _: web.Request) -> web.Response:
         return web.json_response({"user_id": self.user_id, "device_id": self.device_id})
@@ -296,6 +338,10 @@ class Homeserver:
             self.member(room, self.user_id, "join")
         return web.json_response({"room_id": room})
 
+    async def _leave(self, request: web.Request) -> web.Response:
+        self.member(request.match_info["room"], self.user_id, "leave")
+        return web.json_response({})
+
     async def _members(self, request: web.Request) -> web.Response:
         state = self.current(request.match_info["room"])
         joined = {
@@ -309,10 +355,15 @@ class Homeserver:
         return web.json_response(list(self.current(request.match_info["room"]).values()))
 
     async def _state_event(self, request: web.Request) -> web.Response:
+        if self.membership(request.match_info["room"]) in ("invite", "leave") and self.guards_state:
+            return web.json_response(FORBIDDEN, status=403)
         found = self.current(request.match_info["room"]).get((request.match_info["type"], request.match_info["key"]))
         if found is None:
             return web.json_response(NOT_FOUND, status=404)
         return web.json_response(found["content"])
+
+    async def _upload(self, _: web.Request) -> web.Response:
+        return web.json_response({"content_uri": f"mxc://hs/{self.count('upload')}"})
 
     async def _typing(self, _: web.Request) -> web.Response:
         return web.json_response({})
@@ -372,7 +423,7 @@ class Homeserver:
         join: Json = {}
         leave: Json = {}
         invite: Json = {}
-        for room in dict.fromkeys(where for where, _ in self.stream):
+        for room in dict.fromkeys(where for where, _ in self.stream if where != TO_DEVICE):
             changed = any(where == room for where, _ in self.stream[since:])
             now, before = self.membership(room), self.membership(room, since) if given else "leave"
             if now == "join" and (changed or whole):
@@ -383,7 +434,12 @@ class Homeserver:
                 invite[room] = {"invite_state": {"events": [member]}}
             elif before == "join" and changed:
                 leave[room] = self._joined(room, since, whole=False, start=since)
-        return {"next_batch": self.token_now(), "rooms": {"join": join, "leave": leave, "invite": invite}}
+        to_device = [event for where, event in self.stream[since:] if where == TO_DEVICE]
+        return {
+            "next_batch": self.token_now(),
+            "to_device": {"events": to_device},
+            "rooms": {"join": join, "leave": leave, "invite": invite},
+        }
 
     def _joined(self, room: str, first: int, *, whole: bool, start: int) -> Json:
         found = [at for at, (where, _) in enumerate(self.stream) if where == room and at >= first]

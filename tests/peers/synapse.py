@@ -32,6 +32,7 @@ registration_shared_secret: "{secret}"
 macaroon_secret_key: "{secret}"
 form_secret: "{secret}"
 report_stats: false
+server_notices: {{system_mxid_localpart: notices, room_name: "Server Notices", auto_join: false}}
 trusted_key_servers: []
 federation_domain_whitelist: []
 {limits}
@@ -95,15 +96,23 @@ class Synapse:
         self._secret = secret
         self._http = http
 
-    async def person(self, name: str) -> Person:
+    async def notice(self, admin: Person, user_id: str, text: str) -> None:
+        """The server itself says something to a user, in a room of its own."""
+        wish = {"user_id": user_id, "content": {"msgtype": "m.server_notice", "body": text}}
+        headers = {"Authorization": f"Bearer {admin.token}"}
+        address = f"{self.url}/_synapse/admin/v1/send_server_notice"
+        async with self._http.post(address, json=wish, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def person(self, name: str, *, admin: bool = False) -> Person:
         """A new account whose name begins so; made with the shared secret, which spends no login."""
         name, password = f"{name}-{secrets.token_hex(4)}", secrets.token_urlsafe(12)
         address = f"{self.url}/_synapse/admin/v1/register"
         async with self._http.get(address) as answer:
             nonce = (await answer.json())["nonce"]
-        spoken = f"{nonce}\0{name}\0{password}\0notadmin"
+        spoken = f"{nonce}\0{name}\0{password}\0{'admin' if admin else 'notadmin'}"
         mac = hmac.new(self._secret.encode(), spoken.encode(), hashlib.sha1).hexdigest()
-        wish = {"nonce": nonce, "username": name, "password": password, "admin": False, "mac": mac}
+        wish = {"nonce": nonce, "username": name, "password": password, "admin": admin, "mac": mac}
         async with self._http.post(address, json=wish) as answer:
             made = await answer.json()
         return Person(
