@@ -26,7 +26,7 @@ SECTIONS = {
     "## `[agents.NAME]`": config.AgentSection,
 }
 SOCKET_METHOD = re.compile(r'case "([a-z]+\.[a-z]+|status)"|method == "([a-z.]+)"')
-LATER = {Via.POLL, Via.EDITOR}
+LATER: set[StrEnum] = {Via.EDITOR}
 
 
 def read(name: str) -> str:

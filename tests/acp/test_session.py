@@ -63,6 +63,16 @@ async def test_three_that_wait_are_answered_in_any_order() -> None:
             assert [answer["id"] for answer in driven.answers()] == [3, 1, 2]
 
 
+async def test_every_request_has_a_nonce_of_its_own_that_the_log_does_not_know() -> None:
+    with anyio.fail_after(5), capture_logs() as logs:
+        async with driving() as driven:
+            asked = [await driven.asked(number) for number in (1, 2)]
+            nonces = {each.nonce for each in asked}
+            assert len(nonces) == 2
+            assert all(len(nonce) == 32 for nonce in nonces)
+    assert not any(nonce in repr((logs, asked)) for nonce in nonces)
+
+
 async def test_an_id_used_again_after_its_answer_is_a_new_request() -> None:
     with anyio.fail_after(5):
         async with driving() as driven:

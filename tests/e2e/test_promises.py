@@ -10,6 +10,7 @@ from bridge.demo.homeserver import Homeserver
 from tests.e2e.stage import ALLOW, CANCELLED, REJECT, playing, setting_up
 from tests.peers.service import END_S, running
 
+POLL = "org.matrix.msc3381.poll"
 KEYCAP_3 = "3\ufe0f\u20e3"
 
 
@@ -49,6 +50,32 @@ async def test_somebody_who_may_not_answer_decides_nothing(synapse: Homeserver, 
         await stage.alice.reply(stage.room, prompt["event_id"], "reject")
         await stage.heard("done")
     assert [REJECT] == stage.agent.answers(7)
+
+
+async def test_a_vote_in_the_poll_beside_the_prompt_answers_it_and_the_poll_ends(
+    synapse: Homeserver, tmp_path: Path
+) -> None:
+    async with playing(synapse, tmp_path, polls=True, reactions=False) as (stage, _):
+        prompt = await stage.start_turn(7)
+        (poll,) = await stage.alice.until(lambda: stage.alice.events(stage.room, f"{POLL}.start"))
+        shown = poll["content"][f"{POLL}.start"]
+        assert "(#1)" in shown["question"]["org.matrix.msc1767.text"]
+        relation = {"rel_type": "m.reference", "event_id": poll["event_id"]}
+        for chosen in (
+            ["made up"],
+            [shown["answers"][0]["id"], shown["answers"][2]["id"]],
+            [shown["answers"][2]["id"]],
+        ):
+            vote = {"m.relates_to": relation, f"{POLL}.response": {"answers": chosen}}
+            await stage.alice.person.put(stage.room, f"{POLL}.response", vote)
+        await stage.heard("done")
+        (end,) = await stage.alice.until(lambda: stage.alice.events(stage.room, f"{POLL}.end"))
+        edit = await stage.edited(prompt)
+    assert [REJECT] == stage.agent.answers(7)
+    assert relation == end["content"]["m.relates_to"]
+    assert 'answered: "Reject".' in edit
+    (answered,) = [record.fields for record in stage.history if record.type == "permission_response"]
+    assert answered["via"] == "poll"
 
 
 # -------------------------------------------------------------------------------------------------------- how things end

@@ -16,7 +16,17 @@ FIELDS = st.dictionaries(
     | st.fixed_dictionaries(
         {},
         optional=dict.fromkeys(
-            ("m.relates_to", "m.mentions", "transaction_id", "prev_content", "membership", "redacts"), JSON
+            (
+                "m.relates_to",
+                "m.mentions",
+                "m.selections",
+                events.VOTE,
+                "transaction_id",
+                "prev_content",
+                "membership",
+                "redacts",
+            ),
+            JSON,
         ),
     ),
 )
@@ -30,6 +40,7 @@ def test_no_event_is_too_odd_to_be_read(source: Source) -> None:
     events.sender(source)
     events.relation(source)
     events.mentioned(source)
+    events.selected(source)
     events.redacts(source)
     events.membership(source)
     events.transaction_id(source)

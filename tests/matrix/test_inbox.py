@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.core.events import Echoed, Event, Reacted, Redacted, Said
-from bridge.core.model import EventId, RequestId, RoomId, TransactionId, UserId
+from bridge.core.events import Echoed, Event, Reacted, Redacted, Said, Voted
+from bridge.core.model import EventId, RequestId, RoomId, Seal, TransactionId, UserId
 from bridge.matrix import inbox
 
 FOLDER = Path(__file__).parents[1] / "events"
@@ -42,9 +42,8 @@ def recorded(name: str) -> tuple[Event | None, dict[str, Any]]:
 @pytest.mark.parametrize("name", sorted(EXPECTED["events"]))
 def test_a_recorded_event_aims_where_its_sender_aimed(name: str) -> None:
     found, room = recorded(name)
-    if "poll_vote" in name:
-        aim = "prompt"  # votes are not read yet: polls are a later feature
-        assert found is None
+    if isinstance(found, Voted):
+        aim = "prompt" if found.target in room["polls"] else "other"
     elif isinstance(found, Said):
         aim = "bare" if not found.targets else "prompt" if room["prompt"] in found.targets else "other"
     elif isinstance(found, Reacted):
@@ -80,7 +79,9 @@ def test_a_recorded_emote_notice_or_edit_is_nothing(name: str) -> None:
     assert recorded(name)[0] is None
 
 
-@pytest.mark.parametrize("name", ["nio_prompt", "plain_prompt", "plain_poll_end", "plain_custom_type"])
+@pytest.mark.parametrize(
+    "name", ["nio_prompt", "nio_poll", "plain_prompt", "plain_poll", "plain_poll_end", "plain_custom_type"]
+)
 def test_a_recorded_event_of_the_bot_is_an_echo(name: str) -> None:
     assert isinstance(recorded(name)[0], Echoed)
 
@@ -242,7 +243,71 @@ def test_a_redaction_of_nothing_is_nothing() -> None:
     assert read(message({}, type="m.room.redaction")) is None
 
 
-@pytest.mark.parametrize("kind", ["m.room.encrypted", "org.matrix.msc3381.poll.response", "m.sticker", "x.y"])
+@pytest.mark.parametrize(("name", "answers"), [("nio_poll_vote", ("a",)), ("plain_poll_vote", ("allow",))])
+def test_a_recorded_vote_is_the_answers_that_its_sender_tapped(name: str, answers: tuple[str, ...]) -> None:
+    found, _ = recorded(name)
+    assert isinstance(found, Voted)
+    assert answers == found.answers
+
+
+UNSTABLE = "org.matrix.msc3381.poll.response"
+REFERENCE = {"m.relates_to": {"rel_type": "m.reference", "event_id": "$poll"}}
+VOTED = Voted(room=ROOM, sender=ALICE, event_id=EventId("$e"), target=EventId("$poll"), answers=("a",))
+
+
+@pytest.mark.parametrize("kind", [UNSTABLE, "m.poll.response"])
+@pytest.mark.parametrize("form", [{UNSTABLE: {"answers": ["a"]}}, {"m.selections": ["a"]}])
+def test_a_vote_is_read_in_both_forms(kind: str, form: dict[str, object]) -> None:
+    assert read(message(REFERENCE | form, type=kind)) == VOTED
+
+
+def test_a_vote_in_both_forms_that_agree_is_one() -> None:
+    assert read(message(REFERENCE | {UNSTABLE: {"answers": ["a"]}, "m.selections": ["a"]}, type=UNSTABLE)) == VOTED
+
+
+@pytest.mark.parametrize("answers", [[], ["a", "b"]])
+def test_none_or_several_answers_are_handed_on_as_they_came(answers: list[str]) -> None:
+    found = read(message(REFERENCE | {"m.selections": answers}, type="m.poll.response"))
+    assert isinstance(found, Voted)
+    assert tuple(answers) == found.answers
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {UNSTABLE: ["a"]},
+        {UNSTABLE: {"answers": "a"}},
+        {UNSTABLE: {"answers": {"a": 1}}},
+        {"m.selections": ["a", 5]},
+        {"m.selections": [["a"]]},
+        {UNSTABLE: {"answers": ["a"]}, "m.selections": ["b"]},
+        {UNSTABLE: {"answers": ["a"]}, "m.selections": None},
+    ],
+)
+def test_a_misshapen_vote_is_nothing(form: dict[str, object]) -> None:
+    assert read(message(REFERENCE | form, type=UNSTABLE)) is None
+
+
+@pytest.mark.parametrize("relation", [{}, {"rel_type": "m.reference"}, {"rel_type": "m.replace", "event_id": "$poll"}])
+def test_a_vote_that_refers_to_no_poll_is_nothing(relation: dict[str, str]) -> None:
+    content = {"m.relates_to": relation, UNSTABLE: {"answers": ["a"]}}
+    assert read(message(content, type=UNSTABLE)) is None
+
+
+@pytest.mark.parametrize("seal", [None, Seal(device_id="PHONE", signed=True, master="m")])
+@pytest.mark.parametrize("exposed", [False, True])
+def test_a_text_or_vote_carries_who_vouches_for_it(seal: Seal | None, exposed: bool) -> None:
+    vote = message(REFERENCE | {"m.selections": ["a"]}, type="m.poll.response")
+    for source in (message(TEXT), vote):
+        found = inbox.read(source, room=ROOM, bot=BOT, names=(), seal=seal, exposed=exposed)
+        assert isinstance(found, Said | Voted)
+        assert (found.seal, found.exposed) == (seal, exposed)
+
+
+@pytest.mark.parametrize(
+    "kind", ["m.room.encrypted", "org.matrix.msc3381.poll.start", "m.poll.end", "m.sticker", "x.y"]
+)
 def test_other_types_are_nothing(kind: str) -> None:
     assert read(message(TEXT, type=kind)) is None
 
@@ -258,11 +323,13 @@ JSON = st.recursive(
 )
 CONTENT = st.fixed_dictionaries(
     {},
-    optional=dict.fromkeys(("msgtype", "body", "m.relates_to", "m.mentions", "m.new_content", "request_id"), JSON),
+    optional=dict.fromkeys(
+        ("msgtype", "body", "m.relates_to", "m.mentions", "m.new_content", "request_id", "m.selections", UNSTABLE), JSON
+    ),
 )
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(["m.room.message", "m.reaction", "m.room.redaction"]), CONTENT | JSON)
+@given(st.sampled_from(["m.room.message", "m.reaction", "m.room.redaction", UNSTABLE]), CONTENT | JSON)
 def test_no_content_is_too_odd_to_be_read(kind: str, content: object) -> None:
     inbox.read({"type": kind, "sender": ALICE, "event_id": "$e", "content": content}, room=ROOM, bot=BOT, names=())

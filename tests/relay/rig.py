@@ -29,7 +29,7 @@ from bridge.core.model import (
 )
 from bridge.core.ports import Envelope
 from bridge.relay.loop import Relay
-from tests.core.play import ALICE, BOT, CLAUDE, OPTIONS, ROOM, SESSION, agent, describe
+from tests.core.play import ALICE, BOT, CLAUDE, NONCE, OPTIONS, ROOM, SESSION, agent, describe
 from tests.fakes.agents import FakeAgents, Responded
 from tests.fakes.ledger import MemoryLedger
 from tests.fakes.rooms import FakeRooms
@@ -141,6 +141,7 @@ class Rig:
             misfit=None,
             record={"toolCall": {"toolCallId": "call_1"}, "options": []},
             raw="{}",
+            nonce=NONCE,
         )
 
     def changed(self, command: str, call: int = 1) -> ToolCallChanged:
