@@ -164,7 +164,10 @@ def main() -> int:
         sys.stderr.write(f"test-clients: {missing}.\n")
         return 1
     signal.signal(signal.SIGTERM, end_as_ctrl_c_does)
-    return 0 if anyio.run(lambda: play_all(runs, show=args.show)) else 1
+    try:
+        return 0 if anyio.run(lambda: play_all(runs, show=args.show)) else 1
+    except KeyboardInterrupt:
+        return 130  # as shells say it
 
 
 if __name__ == "__main__":
