@@ -5,12 +5,14 @@ Above it: `scripts/test-clients`. Below it: the clients and `trials`. Without a 
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import anyio
@@ -136,6 +138,12 @@ async def play_all(runs: list[Run], *, show: bool) -> bool:
     return passed
 
 
+def end_as_ctrl_c_does(number: int, frame: FrameType | None) -> None:
+    """So that a run that is ended leaves neither a homeserver nor a bridge behind."""
+    del number, frame
+    signal.raise_signal(signal.SIGINT)
+
+
 def main() -> int:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(prog="scripts/test-clients", description="Real Matrix clients answer the bridge.")
@@ -155,7 +163,11 @@ def main() -> int:
     except (Missing, NotInstalled) as missing:
         sys.stderr.write(f"test-clients: {missing}.\n")
         return 1
-    return 0 if anyio.run(lambda: play_all(runs, show=args.show)) else 1
+    signal.signal(signal.SIGTERM, end_as_ctrl_c_does)
+    try:
+        return 0 if anyio.run(lambda: play_all(runs, show=args.show)) else 1
+    except KeyboardInterrupt:
+        return 130  # as shells say it
 
 
 if __name__ == "__main__":
