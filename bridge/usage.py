@@ -66,8 +66,12 @@ def make_parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", action="store_true", help="print the outcome only")
     demo.set_defaults(act=commands.demo)
 
-    _add_login(words, common)
-    _add_setup(words, common)
+    login = words.add_parser("login", parents=[common], help="open the bridge's Matrix account and keep its token")
+    _add_login(login)
+    setup = words.add_parser(
+        "setup", parents=[common], help="walk through all of it: account, room, people, agent, config"
+    )
+    _add_setup(setup)
 
     check = words.add_parser("check", parents=[common], help="try each thing that `run` needs")
     check.add_argument(
@@ -109,8 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_login(words: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
-    login = words.add_parser("login", parents=[common], help="open the bridge's Matrix account and keep its token")
+def _add_login(login: argparse.ArgumentParser) -> None:
     login.add_argument("--homeserver", metavar="URL", help="its address or server name")
     login.add_argument("--user", metavar="ID", help="the bridge's user id, such as @bridge:example.org")
     login.add_argument(
@@ -132,10 +135,7 @@ def _add_login(words: "argparse._SubParsersAction[argparse.ArgumentParser]", com
     login.set_defaults(act=commands.login)
 
 
-def _add_setup(words: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
-    setup = words.add_parser(
-        "setup", parents=[common], help="walk through all of it: account, room, people, agent, config"
-    )
+def _add_setup(setup: argparse.ArgumentParser) -> None:
     setup.add_argument("--homeserver", metavar="URL", help="its address or server name")
     setup.add_argument("--user", metavar="ID", help="the bridge's user id, such as @bridge:example.org")
     setup.add_argument("--sso", action="store_true", help="log in through a browser")

@@ -35,6 +35,14 @@ _CLOSED = """
     FROM endings JOIN requests USING (request_id) JOIN details ON details.position = requests.position
     WHERE endings.room = ? ORDER BY endings.position DESC LIMIT ?
 """
+# By the start of their transaction ids, which has an index: `/` begins what follows the request's id, `0` comes after it.
+_POLLS = """
+    SELECT requests.request_id, poll.event_id FROM requests JOIN outgoing AS poll
+    ON poll.transaction_id > requests.request_id || '/' AND poll.transaction_id < requests.request_id || '0'
+    WHERE requests.open = 1 AND poll.transaction_id LIKE '%/poll' AND poll.event_id IS NOT NULL AND NOT EXISTS (
+      SELECT 1 FROM outgoing WHERE transaction_id = requests.request_id || '/ended/' || poll.event_id
+    ) ORDER BY poll.position
+"""
 
 
 def load(connection: sqlite3.Connection) -> Snapshot:
@@ -68,6 +76,10 @@ def load(connection: sqlite3.Connection) -> Snapshot:
             moved=tuple(
                 (RoomId(unescape(old)), RoomId(unescape(new)))
                 for old, new in connection.execute("SELECT old, new FROM moved ORDER BY position")
+            ),
+            polls=tuple(
+                (RequestId(unescape(request_id)), EventId(unescape(event_id)))
+                for request_id, event_id in connection.execute(_POLLS)
             ),
         )
 

@@ -29,7 +29,7 @@ class Asking(Rig):
             new_session_id=lambda: OURS,
             new_nonce=lambda: "",
         )
-        self.relay._agents = self.questions
+        self.relay._agents = self.questions  # pyright: ignore[reportPrivateUsage] - the rig makes its relay itself
 
     def _subscribe(self) -> AbstractAsyncContextManager[ObjectReceiveStream[Record]]:
         return self.relay.subscribe()

@@ -10,6 +10,7 @@ from bridge.core.changes import (
     Change,
     Snapshot,
     StoreEncrypted,
+    StoreEnding,
     StoreLateAnswer,
     StoreMoved,
     StorePin,
@@ -364,6 +365,26 @@ async def test_an_event_that_was_withheld_may_have_left_after_all(ledger: Ledger
     await ledger.commit([queued, StoreSent(transaction_id=queued.transaction_id, event_id=None)], at=AT)
     await ledger.commit([StoreSent(transaction_id=queued.transaction_id, event_id=EventId("$1"))], at=AT)
     assert (await ledger.load()).outgoing == ()
+
+
+async def test_the_polls_of_open_requests_are_found_until_they_were_ended(ledger: Ledger) -> None:
+    first, second = make_request(1), make_request(2)
+    polls = [queue(request, f"{request.request_id}/1/0/poll") for request in (first, second)]
+    await ledger.commit(
+        [start(), ask(first), ask(second), *polls, queue(first, f"{first.request_id}/1/0/prompt")], at=AT
+    )
+    sent = [StoreSent(transaction_id=poll.transaction_id, event_id=EventId(f"$v{n}")) for n, poll in enumerate(polls)]
+    await ledger.commit(
+        [*sent, StoreSent(transaction_id=TransactionId(f"{first.request_id}/1/0/prompt"), event_id=EventId("$p"))],
+        at=AT,
+    )
+    assert ((first.request_id, EventId("$v0")), (second.request_id, EventId("$v1"))) == (await ledger.load()).polls
+    await ledger.commit([queue(first, f"{first.request_id}/ended/$v0")], at=AT)
+    assert ((second.request_id, EventId("$v1")),) == (await ledger.load()).polls
+    await ledger.commit(
+        [decide(second), StoreEnding(request_id=second.request_id, ending=Ending.ANSWERED, delivered=True)], at=AT
+    )
+    assert () == (await ledger.load()).polls
 
 
 async def test_unseen_is_remembered_until_the_person_writes(ledger: Ledger) -> None:

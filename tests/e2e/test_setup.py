@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
@@ -69,7 +69,7 @@ class Program:
 
 
 @contextmanager
-def program(folder: Path, *words: str) -> Iterator[Program]:
+def program(folder: Path, *words: str) -> Generator[Program]:
     started = Program(folder, *words)
     try:
         yield started
@@ -84,9 +84,9 @@ def person(synapse: Homeserver) -> Iterator[EncryptingPerson]:
     someone.close()
 
 
-def accept(person: EncryptingPerson, room: str) -> None:
+def accept(synapse: Homeserver, person: EncryptingPerson, room: str) -> None:
     token = person.account.access_token
-    assert 200 == call(person._base_url, "POST", f"/_matrix/client/v3/join/{quote(room)}", {}, token=token).status
+    assert 200 == call(synapse.base_url, "POST", f"/_matrix/client/v3/join/{quote(room)}", {}, token=token).status
 
 
 def answer(person: EncryptingPerson, room: str, text: str) -> str:
@@ -107,7 +107,7 @@ def test_a_newcomer_is_led_from_nothing_to_an_answered_question(
         setup.type(bot.password, person.account.user_id, "", "0", str(tmp_path))
         room = setup.until(r'room "Coding agents" is made: (\S+)')[1]
         setup.until(r"Waiting for @alice")
-        accept(person, room)
+        accept(synapse, person, room)
         setup.until(r"Everybody is in the room")
         setup.until(r"5 of 5")
         answer(person, room, "1")

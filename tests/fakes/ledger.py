@@ -6,7 +6,7 @@ It outlives the relay that uses it, as a file would: a test that "restarts" hand
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import anyio.lowlevel
@@ -62,6 +62,7 @@ class _Tables:
     unseen: set[tuple[RoomId, UserId]] = field(default_factory=set[tuple[RoomId, UserId]])
     taken: dict[EventId, None] = field(default_factory=dict[EventId, None])
     outgoing: dict[TransactionId, StoreOutgoing] = field(default_factory=dict[TransactionId, StoreOutgoing])
+    sent: dict[TransactionId, EventId] = field(default_factory=dict[TransactionId, EventId])
     transaction_ids: set[TransactionId] = field(default_factory=set[TransactionId])
     locked: dict[EventId, StoreLocked] = field(default_factory=dict[EventId, StoreLocked])
     pins: dict[UserId, str] = field(default_factory=dict[UserId, str])
@@ -109,6 +110,7 @@ class MemoryLedger:
                 for session_id, agent in tables.sessions.items()
                 if session_id not in tables.ended_sessions
             ),
+            polls=tuple(_open_polls(tables)),
             locked=tuple(tables.locked.values()),
             pins=tuple(sorted(tables.pins.items())),
             encrypted=frozenset(tables.encrypted),
@@ -165,8 +167,10 @@ def _carry_out(tables: _Tables, change: Change, timestamp: str) -> None:
             _require(transaction_id not in tables.transaction_ids)
             tables.transaction_ids.add(transaction_id)
             tables.outgoing[transaction_id] = replace(change, content=json.loads(json.dumps(change.content)))
-        case StoreSent(transaction_id=transaction_id):
+        case StoreSent(transaction_id=transaction_id, event_id=event_id):
             _require(transaction_id in tables.transaction_ids)
+            if event_id is not None:
+                tables.sent[transaction_id] = event_id
             tables.outgoing.pop(transaction_id, None)
         case StoreTaken(event_id):
             tables.taken.setdefault(event_id, None)
@@ -251,6 +255,15 @@ def _find(tables: _Tables, request_id: RequestId) -> Request:
 def _require(holds: bool) -> None:
     if not holds:
         raise LedgerError("The ledger refused a change that contradicts what it holds.")
+
+
+def _open_polls(tables: _Tables) -> Iterator[tuple[RequestId, EventId]]:
+    for transaction_id, event_id in tables.sent.items():
+        request_id = RequestId(transaction_id.partition("/")[0])
+        request = tables.requests.get(request_id)
+        ended = f"{request_id}/ended/{event_id}" in tables.transaction_ids
+        if transaction_id.endswith("/poll") and request and request.phase is not Phase.ENDED and not ended:
+            yield request_id, event_id
 
 
 def _youngest_per_room(requests: list[Request]) -> tuple[Request, ...]:

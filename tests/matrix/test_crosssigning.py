@@ -1,7 +1,7 @@
 """Signing our device on a real Synapse, in each state that an account can be in."""
 
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,7 +117,7 @@ class World:
 
 
 @asynccontextmanager
-async def opened(synapse: Homeserver, path: Path) -> AsyncIterator[World]:
+async def opened(synapse: Homeserver, path: Path) -> AsyncGenerator[World]:
     world = World(synapse=synapse, path=path)
     try:
         yield world
@@ -127,7 +127,7 @@ async def opened(synapse: Homeserver, path: Path) -> AsyncIterator[World]:
 
 
 @pytest.fixture
-async def world(synapse: Homeserver, tmp_path: Path) -> AsyncIterator[World]:
+async def world(synapse: Homeserver, tmp_path: Path) -> AsyncGenerator[World]:
     async with opened(synapse, tmp_path) as made:
         yield made
 

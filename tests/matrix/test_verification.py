@@ -333,7 +333,7 @@ async def test_two_attempts_of_one_person_end_both(room: RoomId | None) -> None:
         await hear(world, room, request(room, transaction="$again"))
         assert ["cancel", "cancel"] == world.kinds()[-2:]
         assert ["m.unexpected_message"] == [outcome.code for outcome in world.outcomes]
-        assert not world.verifications._exchanges
+        assert not world.verifications._exchanges  # pyright: ignore[reportPrivateUsage] - what is kept of it has no public name
 
 
 async def test_the_same_request_twice_is_one() -> None:
@@ -358,7 +358,7 @@ async def test_two_people_are_verified_at_once() -> None:
         await hear(world, ROOM, request(ROOM, BOB, transaction="$bob"))
         assert ["ready", "ready"] == world.kinds()
         await world.verifications.cancel(USER)
-        assert {UserId(BOB.user)} == set(world.verifications._exchanges)
+        assert {UserId(BOB.user)} == set(world.verifications._exchanges)  # pyright: ignore[reportPrivateUsage] - what is kept of it has no public name
 
 
 async def test_a_request_that_another_device_of_the_bot_took_is_left_to_it() -> None:
@@ -378,7 +378,7 @@ async def test_what_was_left_to_another_device_can_not_be_confirmed_any_more() -
     async with running() as world:
         await ask(world, ROOM)
         await world.asked.wait()
-        sas = world.verifications._exchanges[USER].sas
+        sas = world.verifications._exchanges[USER].sas  # pyright: ignore[reportPrivateUsage] - what is kept of it has no public name
         relates = {"m.relates_to": {"rel_type": "m.reference", "event_id": TRANSACTION}, "from_device": "OTHER"}
         await world.verifications.hear_in_room(ROOM, in_room(f"{PREFIX}ready", relates, BOT.user))
         assert [] == sas.confirm()
@@ -412,7 +412,7 @@ async def test_a_message_that_cannot_be_sent_ends_it(room: RoomId | None) -> Non
         world.decided.set()
         await world.ended.wait()
         assert [NOT_SENT] == [outcome.code for outcome in world.outcomes]
-        assert not world.verifications._exchanges
+        assert not world.verifications._exchanges  # pyright: ignore[reportPrivateUsage] - what is kept of it has no public name
 
 
 async def test_a_request_that_cannot_be_sent_is_told() -> None:

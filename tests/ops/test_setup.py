@@ -1,6 +1,7 @@
 import json
 import tomllib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,7 @@ async def take(folder: Path, person: Person, server: Guide, *, code: int = 0) ->
     asked: list[AgentName] = []
 
     async def log_in(progress: Progress) -> tuple[Progress, Guide]:
-        kept = {"approvers": progress.approvers, "room": progress.room, "agent": progress.agent}
-        return Progress(homeserver="https://example.org", user_id=BOT, **kept), server
+        return replace(progress, homeserver="https://example.org", user_id=BOT), server
 
     async def ask_in_room(agent: AgentName) -> int:
         asked.append(agent)

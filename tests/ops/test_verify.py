@@ -76,7 +76,7 @@ async def test_a_device_id_cannot_steer_the_terminal() -> None:
 
 @pytest.mark.parametrize("code", [*Code, NOT_KEPT, NOT_SENT])
 def test_every_way_to_fail_has_its_words(code: str) -> None:
-    assert code in verify._WHY
+    assert code in verify._WHY  # pyright: ignore[reportPrivateUsage] - every code has its sentence
     assert "Nothing was pinned" in show_failure(AMY, code, by_us=True)
 
 

@@ -203,7 +203,7 @@ def whole(**more: object) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("said", "why"),
-    [
+    [  # pyright: ignore[reportUnknownArgumentType] - of whatever type it is
         ("{", "cannot be read"),
         ("\xff", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
