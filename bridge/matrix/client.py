@@ -14,7 +14,6 @@ the server sent.
 import json
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, cast
 from urllib.parse import quote, urlencode
@@ -25,6 +24,7 @@ from nio import AsyncClient, AsyncClientConfig
 from bridge.core.errors import CredentialsRefused, EventTooLarge, HomeserverUnreachable, RequestRefused
 from bridge.core.model import EventId, JsonObject, RoomId, SyncToken, TransactionId, UserId
 from bridge.matrix import answers, events
+from bridge.matrix.batches import Page, SyncBatch, read_batch, strings
 from bridge.matrix.events import Source
 from bridge.matrix.tokens import TokenHolder, Tokens
 
@@ -34,7 +34,6 @@ FIRST_SYNC_S = 300.0  # a first sync with full state of big rooms takes Synapse 
 UPLOAD_S = 120.0  # files are tens of kilobytes, seldom megabytes; a slow line is given time for those
 PAGE_EVENTS = 100  # Synapse gives at most 100 timeline events a room and sync, whatever the filter says
 MEDIA_UPLOAD = "/_matrix/media/v3/upload"  # the one call of the content repository that stayed there (v1.11)
-KEY_ALGORITHM = "signed_curve25519"  # of one-time and fallback keys; the only one there is
 
 # nio neither waits nor repeats, and keeps no token of its own: both are ours (matrix.md, section 1).
 CONFIG = AsyncClientConfig(
@@ -44,39 +43,6 @@ CONFIG = AsyncClientConfig(
     store_sync_tokens=False,
     encryption_enabled=False,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """What one sync says of one room: `state` as it was before `events`, both oldest first."""
-
-    events: tuple[Source, ...] = ()
-    state: tuple[Source, ...] = ()
-    limited: bool = False  # there are older events since the last sync, before `prev_batch`
-    prev_batch: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncBatch:
-    """One sync answer, by room. `left`: what happened there up to the moment that the bot was out of it."""
-
-    next_batch: SyncToken
-    rooms: Mapping[RoomId, Timeline] = field(default_factory=dict[RoomId, Timeline])
-    invites: Mapping[RoomId, UserId | None] = field(default_factory=dict[RoomId, UserId | None])
-    left: Mapping[RoomId, Timeline] = field(default_factory=dict[RoomId, Timeline])
-    to_device: tuple[Source, ...] = ()
-    devices_changed: frozenset[UserId] = frozenset()
-    devices_left: frozenset[UserId] = frozenset()
-    one_time_keys: int = 0  # how many of ours the server still holds; none when it does not say (matrix.md, fault 9)
-    fallback_unused: bool = False  # whether the server holds a fallback key of ours that nobody has used
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Older events of a room, newest first; `end` is where the next page begins, None when there is none."""
-
-    events: tuple[Source, ...]
-    end: str | None
 
 
 class Client:
@@ -111,7 +77,7 @@ class Client:
 
     async def versions(self) -> tuple[str, ...]:
         """The versions of the specification that the homeserver supports; needs no token."""
-        return _strings(await self._try("GET", "/_matrix/client/versions", None, token=""), "versions")
+        return strings(await self._try("GET", "/_matrix/client/versions", None, token=""), "versions")
 
     async def delegate(self) -> str | None:
         """The address that this server names for its homeserver, in the file that clients look for first; needs no token.
@@ -210,28 +176,7 @@ class Client:
             query["full_state"] = "true"
         limit_s = FIRST_SYNC_S if full_state else timeout_ms / 1000 + SYNC_GRACE_S
         answer = await self._call("GET", _path("sync"), query=query, limit_s=limit_s)
-        found = events.mapping(answer, "rooms")
-        invites = events.mapping(found, "invite")
-        devices = events.mapping(answer, "device_lists")
-        count = events.mapping(answer, "device_one_time_keys_count").get(KEY_ALGORITHM)
-        return SyncBatch(
-            to_device=events.objects(events.mapping(answer, "to_device"), "events"),
-            devices_changed=frozenset(UserId(user) for user in _strings(devices, "changed")),
-            devices_left=frozenset(UserId(user) for user in _strings(devices, "left")),
-            one_time_keys=count if isinstance(count, int) and not isinstance(count, bool) else 0,
-            fallback_unused=KEY_ALGORITHM in _strings(answer, "device_unused_fallback_key_types"),
-            next_batch=SyncToken(_needed(answer, "next_batch")),
-            rooms=_timelines(events.mapping(found, "join")),
-            invites={RoomId(room): self._inviter(events.mapping(invites, room)) for room in invites},
-            left=_timelines(events.mapping(found, "leave")),
-        )
-
-    def _inviter(self, invite: Source) -> UserId | None:
-        for source in events.objects(events.mapping(invite, "invite_state"), "events"):
-            member = events.membership(source)
-            if member is not None and member.user == self._nio.user_id and member.now == "invite":
-                return events.sender(source)
-        return None
+        return read_batch(answer, SyncToken(_needed(answer, "next_batch")), self.user_id)
 
     async def messages(self, room: RoomId, start: str, stop: str | None) -> Page:
         """One page of a room's events backwards from `start`, not beyond `stop`."""
@@ -380,28 +325,8 @@ def _filter(rooms: Collection[RoomId]) -> str:
     )
 
 
-def _timelines(rooms: Source) -> dict[RoomId, Timeline]:
-    found: dict[RoomId, Timeline] = {}
-    for room in rooms:
-        info = events.mapping(rooms, room)
-        timeline = events.mapping(info, "timeline")
-        found[RoomId(room)] = Timeline(
-            events=events.objects(timeline, "events"),
-            state=events.objects(events.mapping(info, "state"), "events"),
-            limited=timeline.get("limited") is True,
-            prev_batch=events.text(timeline, "prev_batch"),
-        )
-    return found
-
-
 def _needed(answer: Source, key: str) -> str:
     found = events.text(answer, key)
     if not found:
         raise HomeserverUnreachable("What answered is no homeserver, or not a whole one.", perhaps_done=True)
     return found
-
-
-def _strings(answer: Source, key: str) -> tuple[str, ...]:
-    value = answer.get(key)
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return tuple(item for item in items if isinstance(item, str))

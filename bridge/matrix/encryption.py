@@ -24,7 +24,8 @@ from bridge.core.errors import (
 )
 from bridge.core.model import JsonObject, RoomId, TransactionId, UserId
 from bridge.matrix import events
-from bridge.matrix.client import KEY_ALGORITHM, Client, SyncBatch
+from bridge.matrix.batches import KEY_ALGORITHM, SyncBatch
+from bridge.matrix.client import Client
 from bridge.matrix.crypto.devices import NOBODY, Device, Devices
 from bridge.matrix.crypto.machine import CHUNK, ENCRYPTED, KEY_REQUEST, Machine, ToDevice
 from bridge.matrix.crypto.roomkeys import Deciphered, Unread

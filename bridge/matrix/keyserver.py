@@ -7,7 +7,8 @@ what comes back is true (a homeserver may lie about every key), and when to try 
 from collections.abc import Collection, Mapping
 
 from bridge.core.model import JsonObject, JsonValue, TransactionId, UserId
-from bridge.matrix.client import KEY_ALGORITHM, Client
+from bridge.matrix.batches import KEY_ALGORITHM
+from bridge.matrix.client import Client
 from bridge.matrix.events import Source
 
 KEY_WAIT_MS = 10_000  # how long our homeserver may ask other homeservers for keys: the specification's recommendation

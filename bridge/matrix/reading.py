@@ -14,7 +14,7 @@ from bridge.core.changes import StoreLocked
 from bridge.core.events import Echoed, Event, Redacted, RoomState, Unlocked
 from bridge.core.model import EventId, RoomId, UserId
 from bridge.matrix import events, held, inbox
-from bridge.matrix.client import SyncBatch
+from bridge.matrix.batches import SyncBatch
 from bridge.matrix.events import Source
 from bridge.matrix.held import Held
 from bridge.matrix.sealing import Opened, Shut, Unsealed, Why

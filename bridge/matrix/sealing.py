@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Protocol, TypeAlias
 
 from bridge.core.model import JsonObject, RoomId, Seal, UserId
-from bridge.matrix.client import SyncBatch
+from bridge.matrix.batches import SyncBatch
 from bridge.matrix.events import Source
 
 

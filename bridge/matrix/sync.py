@@ -28,7 +28,8 @@ from bridge.core.events import Event
 from bridge.core.model import EventId, RoomId, SyncToken, UserId
 from bridge.core.ports import Take
 from bridge.matrix import events
-from bridge.matrix.client import Client, SyncBatch, Timeline
+from bridge.matrix.batches import SyncBatch, Timeline
+from bridge.matrix.client import Client
 from bridge.matrix.events import Source
 from bridge.matrix.patience import Patience, worth_a_line
 from bridge.matrix.reading import Read, Reader

@@ -15,7 +15,8 @@ import structlog
 from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, MatrixError, RateLimited, RequestRefused
 from bridge.core.model import EventId, JsonObject, RoomId, SyncToken, TransactionId, UserId
 from bridge.matrix import events
-from bridge.matrix.client import Client, SyncBatch
+from bridge.matrix.batches import SyncBatch
+from bridge.matrix.client import Client
 from bridge.matrix.crypto.sas import PREFIX
 from bridge.matrix.events import Source
 from bridge.matrix.patience import Patience, worth_a_line

@@ -14,7 +14,8 @@ from bridge.core.errors import EventTooLarge, HomeserverUnreachable
 from bridge.core.model import JsonObject, JsonValue, RoomId, SyncToken, TransactionId, UserId
 from bridge.demo.homeserver import Homeserver, call
 from bridge.matrix import events
-from bridge.matrix.client import Client, SyncBatch
+from bridge.matrix.batches import SyncBatch
+from bridge.matrix.client import Client
 from bridge.matrix.crypto.machine import Machine
 from bridge.matrix.encryption import Encryption
 from bridge.matrix.events import Source

@@ -11,7 +11,7 @@ import anyio
 from bridge.core.errors import EventTooLarge
 from bridge.core.model import JsonObject, JsonValue, RoomId, Seal, UserId
 from bridge.matrix import events
-from bridge.matrix.client import SyncBatch
+from bridge.matrix.batches import SyncBatch
 from bridge.matrix.events import Source
 from bridge.matrix.sealing import Opened, Shut, Unsealed, Why
 

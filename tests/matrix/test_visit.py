@@ -10,13 +10,14 @@ import pytest
 from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, RateLimited, RequestRefused
 from bridge.core.model import EventId, JsonObject, RoomId, Seal, SyncToken, TransactionId, UserId
 from bridge.matrix import events
-from bridge.matrix.client import Client, SyncBatch, Timeline
+from bridge.matrix.batches import SyncBatch, Timeline
 from bridge.matrix.events import Source
 from bridge.matrix.patience import Patience
 from bridge.matrix.sealing import Opened, Sealing, Shut, Unsealed, Why
 from bridge.matrix.visit import RoadPost, Visit, drop_answered
 
 if TYPE_CHECKING:
+    from bridge.matrix.client import Client
     from bridge.matrix.verification import Verifications
 
 ROOM = RoomId("!room")
