@@ -103,6 +103,7 @@ async def _open_encryption(
         return None, SWITCHED_OFF
     try:
         device = await open_now.enter_async_context(open_device(client, account, config.state_dir))
+        await until_reached(lambda: device.sign_or_warn(find_password(config)))
     except (KeysLost, KeysDamaged) as error:
         log.error("crypto.unavailable", why=str(error))  # noqa: TRY400 - the sentence says it all
         return None, str(error)
@@ -111,7 +112,6 @@ async def _open_encryption(
             raise
         log.warning("crypto.unavailable", why=str(error))
         return None, str(error)
-    await until_reached(lambda: device.sign_or_warn(find_password(config)))
     return device.encryption, ""
 
 

@@ -77,6 +77,15 @@ async def test_a_second_bridge_leaves_what_waits_for_the_first_alone(tmp_path: P
     assert (loaded.ledger_file.exists(), homeserver.requests) == (False, [])
 
 
+async def test_a_homeserver_that_shows_no_keys_of_ours_still_has_its_unencrypted_rooms_served(
+    tmp_path: Path, homeserver: Homeserver
+) -> None:
+    homeserver.keys.hidden = True
+    async with _asking(tmp_path, homeserver) as service:
+        (line,) = service.logged("crypto.unavailable")
+    assert "other keys" in line["why"]
+
+
 @pytest.fixture(autouse=True)
 def _hangup_ends_programs() -> Iterator[None]:
     """A suite that was started under `nohup` ignores SIGHUP, and so would the programs that it starts."""

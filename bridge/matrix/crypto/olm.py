@@ -93,20 +93,22 @@ class Letters:
         """What is to be published: `left` one-time keys are there, and `fallback` says whether a fallback key is due.
 
         Keys that were made before and never confirmed are offered again, and only then new ones are made: a crash or a
-        lost answer leaves none behind. They are stored before they leave.
+        lost answer leaves none behind. New ones are stored before they leave.
         """
         body: dict[str, JsonValue] = {}
         account = self._account
         missing = cast("int", account.max_number_of_one_time_keys) - left - len(account.one_time_keys)
         if missing > 0:
             account.generate_one_time_keys(missing)
-        if fallback and not account.fallback_key:
+        no_fallback = fallback and not account.fallback_key
+        if no_fallback:
             account.generate_fallback_key()
+        if missing > 0 or no_fallback:  # this is asked after every sync, and each flush to the disk holds everybody up
+            self._save()
         if account.one_time_keys:
             body["one_time_keys"] = self._published(account.one_time_keys)
         if account.fallback_key:
             body["fallback_keys"] = self._published(account.fallback_key, fallback=True)
-        self._save()
         return body
 
     def uploaded(self) -> None:
