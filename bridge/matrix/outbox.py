@@ -77,7 +77,7 @@ class Outbox:
         is_encrypted: Callable[[RoomId], bool],
         is_entering: Callable[[RoomId], bool],
         patience: Patience,
-        is_behind: Callable[[], bool] = lambda: False,
+        is_behind: Callable[[RoomId], bool] = lambda _: False,
         note_encrypted: Callable[[RoomId], None] = lambda _: None,
         people: Callable[[RoomId], Collection[UserId]] = lambda _: (),
         sealing: Sealing | None = None,
@@ -86,8 +86,8 @@ class Outbox:
     ) -> None:
         """`people` are who is to read what is sent into an encrypted room; without `sealing` nothing is sent there.
 
-        While what is known of the rooms `is_behind`, they are asked whether they are encrypted by now, before clear text
-        leaves; one that is gets `note_encrypted`.
+        A room of which what is known `is_behind` is asked whether it is encrypted by now, before clear text leaves; one that is
+        gets `note_encrypted`.
         """
         self._client = client
         self._bot = bot
@@ -209,7 +209,11 @@ class Outbox:
         queued (matrix.md, section 6, rule a). Reactions are never encrypted: the server has to count them.
         """
         outgoing = entry.outgoing
-        if not self._is_encrypted(outgoing.room) and self._is_behind() and not await self._ask_encrypted(entry):
+        if (
+            not self._is_encrypted(outgoing.room)
+            and self._is_behind(outgoing.room)
+            and not await self._ask_encrypted(entry)
+        ):
             return None
         if not self._is_encrypted(outgoing.room):
             return outgoing.event_type, outgoing.content

@@ -46,6 +46,7 @@ class Reader:
         self._seals = seals
         self._no_sealing_reason = no_sealing_reason
         self._standings = {room: Standing(room, bot, seals=seals) for room in rooms}
+        self._once_encrypted: set[RoomId] = set()  # also of rooms that are not read any more
         self._reported: dict[RoomId, RoomSeen] = {}  # what the core was last told of each room
         self._seen: OrderedDict[EventId, None] = OrderedDict()
         self._done: list[Unlocked] = []
@@ -67,8 +68,14 @@ class Reader:
 
     def remember_encrypted(self, room: RoomId) -> None:
         """Take a room for encrypted because it was once."""
+        self._once_encrypted.add(room)
         if room in self._standings:
             self._standings[room].encrypt()
+
+    def is_encrypted(self, room: RoomId) -> bool:
+        """Whether the room was ever seen to be encrypted."""
+        standing = self._standings.get(room)
+        return room in self._once_encrypted or (standing is not None and standing.encrypted)
 
     def take_up(self, stored: Iterable[StoreLocked], now: float) -> None:
         """Go on with what was shut before a restart."""

@@ -108,12 +108,11 @@ class SyncLoop:
 
     def is_encrypted(self, room: RoomId) -> bool:
         """Whether the room was ever seen to be encrypted."""
-        standing = self._reader.standings.get(room)
-        return standing is not None and standing.encrypted
+        return self._reader.is_encrypted(room)
 
-    def is_behind(self) -> bool:
-        """Whether no sync has come through for a while, so that what the rooms are now may be something else."""
-        return anyio.current_time() - self._heard_at >= BEHIND_S
+    def is_behind(self, room: RoomId) -> bool:
+        """Whether the room may be something else by now: no sync has come through for a while, or none tells of it."""
+        return room not in self._reader.standings or anyio.current_time() - self._heard_at >= BEHIND_S
 
     def note_encrypted(self, room: RoomId) -> None:
         """Take a room for encrypted that no sync has told of as such yet."""

@@ -268,7 +268,7 @@ class Behind(Sending):
             bot=UserId("@bot:hs"),
             deliver=self.deliver,
             is_encrypted=self.encrypted.__contains__,
-            is_behind=lambda: self.behind,
+            is_behind=lambda _: self.behind,
             note_encrypted=self.encrypted.add,
             is_entering=lambda _: False,
             patience=SOON,

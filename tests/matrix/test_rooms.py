@@ -258,3 +258,16 @@ async def test_while_syncs_come_through_rooms_are_not_asked_whether_they_are_enc
         run.rooms.send(outgoing("t1"))
         await run.until(lambda: run.delivered)
     assert server.count("state") == 0
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+async def test_an_encrypted_room_that_another_has_taken_the_place_of_gets_no_clear_text_after_a_restart_either(
+    client: Client, server: Homeserver, remembered: bool
+) -> None:
+    server.room(ROOM, encrypted=True)
+    server.room(OTHER)
+    once = [ROOM] if remembered else []
+    async with running(client, sealing=FakeSealing(), encrypted=once, moved=[(ROOM, OTHER)]) as run:
+        run.rooms.send(outgoing("t1"))
+        await run.until(lambda: run.delivered)
+    assert ["m.room.encrypted"] == [event.type for event in server.sent]
