@@ -11,8 +11,8 @@ from bridge.core.changes import Priority, StorePosted, StoreRevision
 from bridge.core.effects import Send, Withhold
 from bridge.core.endings import Cause
 from bridge.core.events import Composed, Echoed, SendFailed, TooLarge, ToolCallChanged
-from bridge.core.messages import Prompt, PromptLost, Replaced, Seed
-from bridge.core.model import Essence, EventId, Phase, TransactionId
+from bridge.core.messages import Prompt, PromptLost, Replaced, Seed, Unaskable
+from bridge.core.model import Essence, EventId, Misfit, Phase, TransactionId
 from bridge.core.polls import begin_poll, bind_poll, end_polls, withhold_polls
 from bridge.core.state import Confirmation, Entry, Leaving, Shown, Step, without
 
@@ -218,6 +218,10 @@ def fail_to_send(work: Step, event: SendFailed | TooLarge) -> None:
     if isinstance(event, TooLarge):
         post(work, replace(entry, shrink=entry.shrink + 1))
     else:
+        if event.too_long:  # the preview can go, the options cannot
+            request = entry.request
+            notice = Unaskable(request.agent, request.description.title, Misfit.TOO_LONG)
+            work.do(Send(room=request.room, message=notice, priority=Priority.NOTICE))
         endings.end(work, replace(entry, transaction_id=None), Cause.NO_WAY)
 
 

@@ -77,6 +77,7 @@ _MISFITS = {
     Misfit.NOTHING_TO_CHOOSE: "offered nothing to choose from",
     Misfit.SAME_ID: "gave two different options the same id",
     Misfit.NOT_TELLABLE: "offered options that no answer could tell apart",
+    Misfit.TOO_LONG: "offered options that are too long for one message",
 }
 _STOPS = {
     "refusal": "{agent} declined to go on with this turn.",

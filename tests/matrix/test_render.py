@@ -207,6 +207,13 @@ SPOKEN: list[tuple[Spoken, str]] = [
         ),
     ),
     (
+        Unaskable(CLAUDE, "Push", Misfit.TOO_LONG),
+        (
+            "claude asked for permission (Push) but offered options that are too long for one message."
+            " It was told that this request is cancelled. Nothing has been approved."
+        ),
+    ),
+    (
         Unaskable(CLAUDE, "Push", Misfit.NOT_TELLABLE),
         (
             "claude asked for permission (Push) but offered options that no answer could tell apart."
