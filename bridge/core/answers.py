@@ -28,7 +28,17 @@ from bridge.core.locked import stood, stood_prompt
 from bridge.core.messages import NeedsNumber, WhichPrompt, WrongNumber
 from bridge.core.model import AgentName, Meaning, Option, Phase, Request, RoomId, UserId, Via
 from bridge.core.polls import read_vote
-from bridge.core.replies import Fits, choose, command, confirms, has_form, is_lone_number, is_nothing, split_number
+from bridge.core.replies import (
+    Fits,
+    choose,
+    command,
+    confirms,
+    has_form,
+    is_confirmation,
+    is_lone_number,
+    is_nothing,
+    split_number,
+)
 from bridge.core.state import Entry, Room, Shown, Step
 
 JUST_CLOSED_MS = 5_000  # rule 14: a bare text may still be meant for the prompt that closed a moment ago
@@ -87,7 +97,7 @@ def _weigh_aimed(step: Step, said: Said, aim: Aim, number: int | None, rest: str
     entry, request, attempt = aim.entry, aim.entry.request, _attempt(said)
     if _speaks_of_another(said, request):
         return
-    if number is not None and number != request.number:
+    if number is not None and number not in (request.number, entry.number_of(aim.shown.revision)):
         if may_answer(step, entry, attempt):
             tell(step, said.room, WrongNumber(request, number, said.event_id))
     elif aim.shown.confirmation:
@@ -107,7 +117,11 @@ def _weigh_aimed(step: Step, said: Said, aim: Aim, number: int | None, rest: str
 
 
 def _weigh_confirmation(step: Step, said: Said, aim: Aim, number: int | None, rest: str) -> None:
-    """A reply to the question of rule 10: only the person who chose, with the option's whole name or `confirm`."""
+    """A reply to the question of rule 10: only the person who chose, with the option's whole name or `confirm`.
+
+    Under `strict` never with the name: who said it twice may not have seen the question, and the server can make a reply to it
+    of anything.
+    """
     entry, request, attempt = aim.entry, aim.entry.request, _attempt(said)
     asked = next((c for c in entry.confirmations if c.event_id in said.targets), None)
     if request.phase is not Phase.PENDING or asked is None:
@@ -119,7 +133,7 @@ def _weigh_confirmation(step: Step, said: Said, aim: Aim, number: int | None, re
         _ask_which(step, said, [entry])
     elif request.strict and number is None:
         tell(step, said.room, NeedsNumber(request, said.sender, said.event_id))
-    elif confirms(rest, asked.option):
+    elif is_confirmation(rest, request.options) if request.strict else confirms(rest, asked.option):
         decide(step, entry, asked.option, attempt)
     else:
         fits = choose(rest, request.options)
@@ -151,6 +165,9 @@ def _weigh_numbered(step: Step, said: Said, room: Room, number: int, rest: str) 
         return
     elif entry.request.phase is not Phase.PENDING:
         _weigh_late(step, said, entry, rest)
+    elif number != entry.request.number:  # the agent has changed what it asked under this number
+        if may_answer(step, entry, _attempt(said)):
+            tell_late(step, entry, entry.old_numbers.index(number) + 1, _attempt(said), None)
     elif said.targets or not _is_placed(
         step, said, entry
     ):  # it points at something else, or was written before the prompt
@@ -174,8 +191,8 @@ def _find_numbered(step: Step, room: Room, number: int) -> Entry | None:
     request_id = room.waiting.get(number)
     if request_id is not None:
         return step.state.entries[request_id]
-    closed = (step.state.entries[request_id] for request_id in reversed(room.closed))
-    return next((entry for entry in closed if entry.request.number == number), None)
+    others = (step.state.entries[request_id] for request_id in (*room.waiting.values(), *reversed(room.closed)))
+    return next((entry for entry in others if number in (entry.request.number, *entry.old_numbers)), None)
 
 
 def _weigh_bare(step: Step, said: Said, room: Room) -> None:

@@ -39,6 +39,7 @@ from bridge.matrix.standing import Replacement
 log = structlog.stdlib.get_logger()
 
 LONG_POLL_MS = 30_000  # as every client does; shorter only costs, longer meets the time limits of proxies
+BEHIND_S = LONG_POLL_MS / 1000 + 5.0  # by then a poll that nothing happens in is answered, also by a slow server
 GAP_PAGES_MOST = 500  # 50,000 events of one room; who was away for longer has no prompt waiting behind them
 BAD_REQUEST = 400
 TOKEN_REFUSALS = 3  # a sync token is given up only when the server has refused it so many times in a row
@@ -102,13 +103,21 @@ class SyncLoop:
         self._to_ask: list[tuple[RoomId, Source]] = []
         self._to_tidy = anyio.Event()
         self._untidy = 0  # failures in a row
+        self._heard_at = -math.inf  # when the server last said what has happened
         self._steps: deque[tuple[RoomId | None, Source]] = deque()
         self._step_came = anyio.Event()
 
     def is_encrypted(self, room: RoomId) -> bool:
         """Whether the room was ever seen to be encrypted."""
-        standing = self._reader.standings.get(room)
-        return standing is not None and standing.encrypted
+        return self._reader.is_encrypted(room)
+
+    def is_behind(self, room: RoomId) -> bool:
+        """Whether the room may be something else by now: no sync has come through for a while, or none tells of it."""
+        return room not in self._reader.standings or anyio.current_time() - self._heard_at >= BEHIND_S
+
+    def note_encrypted(self, room: RoomId) -> None:
+        """Take a room for encrypted that no sync has told of as such yet."""
+        self._reader.remember_encrypted(room)
 
     def people(self, room: RoomId) -> frozenset[UserId]:
         """Who is joined in a bound room, other than the bot."""
@@ -151,6 +160,7 @@ class SyncLoop:
             timeout_ms = 0 if whole else self._timeout_ms(began)
             try:
                 batch = await self._next(since, timeout_ms=timeout_ms, whole=whole)
+                heard_at = anyio.current_time()
                 timelines, opened = ({}, {}) if batch is None else await self._open(batch, since)
             except FATAL:
                 raise
@@ -166,6 +176,7 @@ class SyncLoop:
             read = self._reader.read(
                 batch, timelines, opened, whole=whole, history=since is None, now=anyio.current_time()
             )
+            self._heard_at = heard_at
             if read.found or batch.next_batch != since:
                 await self._give(read.found, batch.next_batch)
             self._tell(read, first=not ready.is_set())
