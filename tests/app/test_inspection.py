@@ -1,6 +1,7 @@
 """What `check` asks of a real homeserver."""
 
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -9,7 +10,6 @@ import pytest
 
 from bridge.app.inspection import BotAccount
 from bridge.core.events import RoomState
-from bridge.core.model import UserId
 from bridge.demo.homeserver import Account, Homeserver, call
 from bridge.matrix.client import Client
 
@@ -21,13 +21,17 @@ def make_room(synapse: Homeserver, owner: Account, **wishes: Any) -> str:  # noq
 
 
 @pytest.mark.parametrize("invited", [True, False])
-async def test_a_bot_that_is_not_in_the_room_knows_whether_it_is_invited(synapse: Homeserver, invited: bool) -> None:
+async def test_a_bot_that_is_not_in_the_room_knows_whether_it_is_invited(
+    synapse: Homeserver, tmp_path: Path, invited: bool
+) -> None:
     tag = uuid4().hex[:8]
     bot, amy = synapse.register(f"bot-{tag}"), synapse.register(f"amy-{tag}")
     room = make_room(synapse, amy, preset="private_chat", invite=[bot.user_id] if invited else [])
     client = Client(synapse.base_url, user_id=bot.user_id, access_token=bot.access_token)
     try:
-        report = await BotAccount(client, bot.access_token, synapse.base_url, UserId(bot.user_id)).inspect(room)
+        report = await BotAccount(
+            client, bot.access_token, state_dir=tmp_path, ledger_file=tmp_path / "ledger.db"
+        ).inspect(room)
     finally:
         await client.close()
     assert (report.state, report.invited) == (RoomState.NOT_JOINED, invited)
@@ -47,7 +51,7 @@ LEVELS = {"events_default": 50, "users_default": 0}
     ids=["somebody else's", "its own", "one of its creators", "made before creators stood above levels"],
 )
 async def test_a_creator_may_speak_whatever_the_levels_say(
-    synapse: Homeserver, version: str, creator: bool, more: list[str], may: bool
+    synapse: Homeserver, version: str, creator: bool, more: list[str], may: bool, *, tmp_path: Path
 ) -> None:
     tag = uuid4().hex[:8]
     bot, amy = synapse.register(f"bot-{tag}"), synapse.register(f"amy-{tag}")
@@ -64,7 +68,9 @@ async def test_a_creator_may_speak_whatever_the_levels_say(
     assert call(synapse.base_url, "POST", path, {}, token=bot.access_token).status == HTTPStatus.OK
     client = Client(synapse.base_url, user_id=bot.user_id, access_token=bot.access_token)
     try:
-        report = await BotAccount(client, bot.access_token, synapse.base_url, UserId(bot.user_id)).inspect(room)
+        report = await BotAccount(
+            client, bot.access_token, state_dir=tmp_path, ledger_file=tmp_path / "ledger.db"
+        ).inspect(room)
     finally:
         await client.close()
     assert (report.state, report.may_send, report.may_react) == (RoomState.JOINED, may, may)
