@@ -130,6 +130,18 @@ async def test_a_creator_may_speak_whatever_the_levels_say(
     assert (report.state, report.may_send, report.may_react) == (RoomState.JOINED, may, may)
 
 
+async def test_an_invitation_between_two_looks_is_seen(synapse: Homeserver, tmp_path: Path) -> None:
+    """Synapse keeps its answer to the very same sync for two minutes."""
+    tag = uuid4().hex[:8]
+    bot, amy = synapse.register(f"bot-{tag}"), synapse.register(f"amy-{tag}")
+    room = make_room(synapse, amy, preset="private_chat")
+    async with looking(synapse, bot, tmp_path) as looked:
+        assert not (await looked.inspect(room)).invited
+        path, body = f"/_matrix/client/v3/rooms/{quote(room)}/invite", {"user_id": bot.user_id}
+        assert call(synapse.base_url, "POST", path, body, token=amy.access_token).status == HTTPStatus.OK
+        assert (await looked.inspect(room)).invited
+
+
 @pytest.mark.parametrize(
     ("kind", "encrypted", "may"),
     [
@@ -190,6 +202,14 @@ async def test_a_device_that_its_account_has_not_signed_says_what_to_do(people: 
         device = await looked.inspect_device(people.bot.device_id)
     assert device.problem is not None
     assert "Run `acp-matrix-bridge login`." in device.problem
+
+
+async def test_a_fallback_key_that_comes_between_two_looks_is_seen(people: People, tmp_path: Path) -> None:
+    async with looking(people.synapse, people.bot, tmp_path) as looked:
+        assert not await looked.has_fallback_key()
+        async with at_work(people.synapse, people.bot, tmp_path):
+            pass
+        assert await looked.has_fallback_key()
 
 
 async def test_where_nothing_was_ever_made_nothing_is_made(people: People, tmp_path: Path) -> None:
