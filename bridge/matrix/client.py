@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from nio import AsyncClient, AsyncClientConfig
 
-from bridge.core.errors import CredentialsRefused, EventTooLarge, HomeserverUnreachable, RequestRefused
+from bridge.core.errors import CredentialsRefused, EventTooLarge, HomeserverUnreachable, RateLimited, RequestRefused
 from bridge.core.model import EventId, JsonObject, RoomId, SyncToken, TransactionId, UserId
 from bridge.matrix import answers, events
 from bridge.matrix.batches import Page, SyncBatch, read_batch, strings
@@ -63,6 +63,7 @@ class Client:
         self._nio = AsyncClient(homeserver.rstrip("/"), user_id, device_id, config=CONFIG)
         self._nio.user_id = user_id  # the constructor's `user` is only what a login begins with
         self._tokens = tokens or TokenHolder(Tokens(access_token=access_token))
+        self.times_limited = 0  # how often the homeserver has asked for patience (M_LIMIT_EXCEEDED)
 
     @property
     def user_id(self) -> UserId:
@@ -245,7 +246,11 @@ class Client:
         status, headers, said = await self._ask(
             method, target, data, token=token, content_type=content_type, limit_s=limit_s
         )
-        answers.judge(status, headers, said)
+        try:
+            answers.judge(status, headers, said)
+        except RateLimited:
+            self.times_limited += 1
+            raise
         if lists and isinstance(said, list):
             return {"list": cast("list[object]", said)}
         if not isinstance(said, dict):

@@ -272,7 +272,15 @@ class Player:
             new_session_id=new_session_id,
             new_nonce=new_nonce,
         )
-        desk = Desk(life.relay, life.ledger, agents=agents, harness_uids=frozenset, questions=questions)
+        desk = Desk(
+            life.relay,
+            life.ledger,
+            agents=agents,
+            harness_uids=frozenset,
+            questions=questions,
+            no_encryption="",
+            times_limited=lambda: 0,
+        )
         async with anyio.create_task_group() as tasks:
             await tasks.start(control.serve, stage.state_dir, desk)
             reader, writer = await asyncio.open_unix_connection(control.socket_path(stage.state_dir))

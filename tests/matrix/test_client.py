@@ -305,6 +305,14 @@ async def test_a_rate_limit_comes_back_at_once_after_one_request(client: Client,
     assert server.count("whoami") == 1
 
 
+async def test_rate_limits_are_counted(client: Client, server: Homeserver) -> None:
+    server.fail("whoami", Fault(status=429, body={"errcode": "M_LIMIT_EXCEEDED"}), Fault(status=502, body={}))
+    await failure(client)
+    await failure(client)
+    await client.whoami()
+    assert client.times_limited == 1
+
+
 @pytest.mark.parametrize(
     "fault",
     [

@@ -113,6 +113,20 @@ def exists(folder: Path, user: str, device: str) -> bool:
     return (user, device) in _accounts(folder)
 
 
+def read_account(folder: Path, user: str, device: str) -> tuple[bytes, str] | None:
+    """The pickle of the device's own keys and what opens it, read beside whoever has the store open; None where none is.
+
+    Raises `KeysLost` where only another device's are there, `KeysDamaged` when they cannot be read.
+    """
+    rows = _read(folder, "SELECT user_id, device_id, account FROM accounts")
+    if not rows:
+        return None
+    pickles = {(owner, name): pickle for owner, name, pickle in rows}
+    if (user, device) not in pickles:
+        raise KeysLost(f"The keys of device {device} are not in {folder}.")
+    return bytes(pickles[user, device]), _prepare(folder, create=False)
+
+
 def discard(folder: Path) -> None:
     """Delete all keys, once the homeserver has forgotten the device: they open nothing any more."""
     names = (DATABASE, *(DATABASE + journal for journal in JOURNALS), PICKLE_KEY)
@@ -279,18 +293,23 @@ def translated() -> Generator[None]:
 
 def _accounts(folder: Path) -> frozenset[tuple[str, str]]:
     """Whose keys are in the folder: user and device."""
+    return frozenset(_read(folder, "SELECT user_id, device_id FROM accounts"))
+
+
+def _read(folder: Path, question: str) -> list[tuple[Any, ...]]:
+    """What the table of accounts says; nothing where there is none yet."""
     path = folder / DATABASE
     try:
         if not path.exists() or path.stat().st_size == 0:
-            return frozenset()
+            return []
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     except (OSError, sqlite3.Error) as error:
         raise KeysDamaged(f"The keys in {folder} cannot be read ({error}).") from None
     try:
         table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'accounts'"
         if connection.execute(table).fetchone() is None:
-            return frozenset()
-        return frozenset(connection.execute("SELECT user_id, device_id FROM accounts"))
+            return []
+        return connection.execute(question).fetchall()
     except sqlite3.Error as error:
         raise KeysDamaged(f"The keys in {folder} cannot be read ({error}).") from None
     finally:

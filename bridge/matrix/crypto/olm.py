@@ -81,13 +81,7 @@ class Letters:
 
     def device_keys(self) -> dict[str, JsonValue]:
         """What others must know of our device, signed by it."""
-        keys: dict[str, JsonValue] = {
-            "algorithms": [ALGORITHM, ROOM_ALGORITHM],
-            "device_id": self._device,
-            "user_id": self._user,
-            "keys": {f"curve25519:{self._device}": self.curve_key, f"ed25519:{self._device}": self.signing_key},
-        }
-        return self._signed(keys)
+        return self._signed(describe_device(self._user, self._device, self.curve_key, self.signing_key))
 
     def uploads(self, left: int, *, fallback: bool) -> dict[str, JsonValue]:
         """What is to be published: `left` one-time keys are there, and `fallback` says whether a fallback key is due.
@@ -243,6 +237,16 @@ class Letters:
         """It was told of the new session."""
         self._repairs.pop((device.user, device.curve_key), None)
         self._repaired[device.curve_key] = now
+
+
+def describe_device(user: str, device: str, curve_key: str, signing_key: str) -> dict[str, JsonValue]:
+    """What is published of a device of ours, not signed yet."""
+    return {
+        "algorithms": [ALGORITHM, ROOM_ALGORITHM],
+        "device_id": device,
+        "user_id": user,
+        "keys": {f"curve25519:{device}": curve_key, f"ed25519:{device}": signing_key},
+    }
 
 
 def to_plain(value: JsonObject) -> str:
