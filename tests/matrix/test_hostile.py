@@ -106,3 +106,23 @@ async def test_half_a_surrogate_pair_stops_nothing(client: Client, server: Homes
     async with running(client, bound=BOTH, since=since, sealing=FakeSealing()) as run:
         pass
     assert ["1"] == [said.text for said in run.events(Said)]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"next_batch": "\ud800"},
+        {"next_batch": "s1", "rooms": {"join": {ROOM: {"timeline": {"limited": True, "prev_batch": "\ud800"}}}}},
+        {"next_batch": "s1", "rooms": {"invite": {"\ud800": {}}}},
+        {"next_batch": "s1", "device_lists": {"changed": ["\ud800"], "left": ["\ud800"]}},
+    ],
+)
+async def test_no_id_or_token_that_a_server_makes_up_ends_the_loop(
+    client: Client, server: Homeserver, batch: dict[str, object]
+) -> None:
+    """One that is no text ended it, and a token was stored by then, so each start ended in the same way."""
+    async with running(client, bound=BOTH, sealing=FakeSealing()) as run:
+        server.scripted.extend([{**batch}, {"next_batch": "s0"}])
+        server.say(ROOM, "1")
+        await run.until(lambda: run.events(Said) or run.ended)
+    assert (None, ["1"]) == (run.ended, [said.text for said in run.events(Said)])
