@@ -3,10 +3,10 @@
 import pytest
 
 from bridge.core.effects import Conversation, Send
-from bridge.core.events import Echoed, Sent
+from bridge.core.events import Echoed, Sent, ToolCallChanged
 from bridge.core.messages import Confirm, NeedsNumber, NotAnOption, Prompt, Seed, TooLate, WhichPrompt, WrongNumber
-from bridge.core.model import EventId, Phase, Request, RequestId, Selected
-from tests.core.play import ALICE, BOB, MALLORY, ROOM, Play, agent
+from bridge.core.model import CallRef, EventId, Phase, Request, RequestId, Selected
+from tests.core.play import ALICE, BOB, MALLORY, ROOM, SESSION, Play, agent, describe
 
 
 def make(*, encrypted: bool = True, **changes: object) -> Play:
@@ -160,3 +160,55 @@ def test_a_confirmation_with_the_number_confirms_and_a_refusal_refuses(words: st
     _, question = ask_to_confirm(play)
     play.say(f"#1 {words}", ALICE, question)
     assert [o for _, o in play.outcomes] == [Selected(chosen)]
+
+
+def change(play: Play) -> None:
+    """The agent now wants something else under the request that waits."""
+    changed = ToolCallChanged(
+        session_id=SESSION, tool_call_id="call_1", description=describe("rm -rf /"), call=CallRef(1)
+    )
+    play.step(changed)
+
+
+@pytest.mark.parametrize("aimed", [True, False])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_number_that_was_written_under_what_was_asked_before_decides_nothing(aimed: bool, strict: bool) -> None:
+    """The number stays when a request is asked anew. Under `strict` nor does it help to have the reply moved."""
+    play = make() if strict else Play(agent())
+    asked = play.ask()
+    play.say("hello", ALICE)
+    change(play)
+    play.post(asked)
+    targets = [play.event_of(asked)] if aimed else []
+    play.say("#1 1", ALICE, *targets)
+    if aimed and not strict:
+        assert not is_pending(play, asked)
+        return
+    assert is_pending(play, asked)
+    assert [type(m) for m in play.told(WhichPrompt)] == [WhichPrompt]
+    play.wait(6)
+    play.say("#1 1", ALICE, *targets)
+    assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
+
+
+def test_a_number_held_back_until_a_request_was_asked_anew_decides_nothing() -> None:
+    play = make()
+    asked = play.ask()
+    play.say("hello", ALICE)
+    change(play)
+    play.post(asked)
+    play.wait(3600)
+    play.say("#1 1", ALICE)
+    assert is_pending(play, asked)
+
+
+def test_a_reaction_that_the_server_may_have_forged_does_not_say_that_they_saw_it() -> None:
+    play = make()
+    asked = play.ask()
+    play.say("hello", ALICE)
+    change(play)
+    play.post(asked)
+    play.wait(3600)
+    play.react(play.event_of(asked), "1", ALICE)
+    play.say("#1 1", ALICE)
+    assert is_pending(play, asked)
