@@ -168,10 +168,8 @@ def _weigh_numbered(step: Step, said: Said, room: Room, number: int, rest: str) 
     elif number != entry.request.number:  # the agent has changed what it asked under this number
         if may_answer(step, entry, _attempt(said)):
             tell_late(step, entry, entry.old_numbers.index(number) + 1, _attempt(said), None)
-    elif said.targets or not _is_placed(
-        step, said, entry
-    ):  # it points at something else, or was written before the prompt
-        _ask_which(step, said, [entry])
+    elif said.targets or not _is_placed(step, said, entry) or _may_mean_the_message_before(step, said, room, entry):
+        _ask_which(step, said, [entry])  # it points at something else, or was written before the prompt
     elif may_answer(step, entry, _attempt(said)):
         take(step, entry, choose(rest, entry.request.options) if rest else Fits.NONE, _attempt(said))
 
@@ -212,14 +210,28 @@ def _weigh_bare_for(step: Step, said: Said, room: Room, entry: Entry) -> None:
     request = entry.request
     if _speaks_of_another(said, request) or not may_answer(step, entry, _attempt(said)):
         return
-    late = step.state.locked.get(said.event_id)
-    unseen = said.sender in room.unseen or (late is not None and late.unseen)
-    if _closed_within(step, said, room, JUST_CLOSED_MS) or unseen or not _is_placed(step, said, entry):
+    if _is_unseen(step, said, room) or not _is_placed(step, said, entry):
         _ask_which(step, said, [entry])
     elif request.strict:
         tell(step, said.room, NeedsNumber(request, said.sender, said.event_id))
     else:
         take(step, entry, choose(said.text, request.options), _attempt(said))
+
+
+def _may_mean_the_message_before(step: Step, said: Said, room: Room, entry: Entry) -> bool:
+    """A request that was asked anew keeps its number: this may have been written under what it asked before.
+
+    Under `strict` it has a new one, so the old number says by itself what was meant.
+    """
+    request = entry.request
+    return not request.strict and request.revision > 1 and _is_unseen(step, said, room)
+
+
+def _is_unseen(step: Step, said: Said, room: Room) -> bool:
+    """Whether the person may still have had before them what closed, without their doing, when they wrote (rule 14)."""
+    late = step.state.locked.get(said.event_id)
+    unseen = said.sender in room.unseen or (late is not None and late.unseen)
+    return unseen or _closed_within(step, said, room, JUST_CLOSED_MS)
 
 
 def _weigh_after_the_last(step: Step, said: Said, room: Room) -> None:
@@ -245,7 +257,11 @@ def react(step: Step, reacted: Reacted) -> None:
     entry = step.state.entries.get(shown.request_id) if shown else None
     if shown is not None and entry is not None and not shown.confirmation and entry.request.room == reacted.room:
         _weigh_reaction(step, reacted, entry, shown)
-    _note_presence(step, reacted.room, reacted.sender)
+    strict = step.room(reacted.room).encrypted and any(
+        agent.strict for agent in step.state.agents.values() if agent.room == reacted.room
+    )
+    if not strict:  # a forged one would say that they have seen what they have not
+        _note_presence(step, reacted.room, reacted.sender)
 
 
 def _weigh_reaction(step: Step, reacted: Reacted, entry: Entry, shown: Shown) -> None:

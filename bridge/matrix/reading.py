@@ -17,7 +17,7 @@ from bridge.matrix import events, held, inbox
 from bridge.matrix.batches import SyncBatch
 from bridge.matrix.events import Source
 from bridge.matrix.held import Held
-from bridge.matrix.sealing import Opened, Shut, Unsealed, Why
+from bridge.matrix.sealing import Opened, Place, Shut, Unsealed, Why
 from bridge.matrix.standing import Replacement, Standing
 
 log = structlog.stdlib.get_logger()
@@ -96,7 +96,7 @@ class Reader:
         self,
         batch: SyncBatch,
         timelines: Mapping[RoomId, Sequence[Source]],
-        opened: Mapping[EventId, Unsealed],
+        opened: Mapping[Place, Unsealed],
         *,
         whole: bool,
         history: bool,
@@ -167,7 +167,7 @@ class Reader:
             encrypted = encrypted or (events.is_state(source) and events.kind(source) == events.ENCRYPTION)
             standing.see_name(source)
             if events.is_sealed(source) and sender is not None and sender != self._bot:
-                if event_id in about.opened:
+                if (room, event_id) in about.opened:
                     found += self._unsealed(room, source, event_id, about)
                 continue
             event = inbox.read(source, room=room, bot=self._bot, names=self._called(room), exposed=encrypted)
@@ -178,7 +178,7 @@ class Reader:
             elif events.is_verification(source) and not encrypted:
                 about.read.steps.append((room, source))
             if isinstance(event, Redacted):
-                found += self.held.drop(event.target)  # nobody else can read it any more either
+                found += self.held.drop(room, event.target)  # nobody else can read it any more either
         return found
 
     def _unsealed(self, room: RoomId, source: Source, event_id: EventId, about: "_Batch") -> list[Event]:
@@ -186,7 +186,7 @@ class Reader:
         sender = events.sender(source)
         if sender is None:
             raise AssertionError("unreachable")
-        match about.opened[event_id]:
+        match about.opened[room, event_id]:
             case Opened() as opened:
                 event = self._opened(room, opened, about.read)
                 return [] if event is None else [event]
@@ -215,7 +215,7 @@ class Reader:
 class _Batch:
     """What goes with the events of one batch: what its encrypted events hold, where its findings go, and when it came."""
 
-    opened: Mapping[EventId, Unsealed]
+    opened: Mapping[Place, Unsealed]
     read: Read
     history: bool = field(kw_only=True)
     now: float = field(kw_only=True)

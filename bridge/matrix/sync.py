@@ -25,7 +25,7 @@ from bridge.core.errors import (
     RequestRefused,
 )
 from bridge.core.events import Event
-from bridge.core.model import EventId, RoomId, SyncToken, UserId
+from bridge.core.model import RoomId, SyncToken, UserId
 from bridge.core.ports import Take
 from bridge.matrix import events
 from bridge.matrix.batches import SyncBatch, Timeline
@@ -33,7 +33,7 @@ from bridge.matrix.client import Client
 from bridge.matrix.events import Source
 from bridge.matrix.patience import Patience, worth_a_line
 from bridge.matrix.reading import Read, Reader
-from bridge.matrix.sealing import Sealing, Unsealed
+from bridge.matrix.sealing import Place, Sealing, Unsealed
 from bridge.matrix.standing import Replacement
 
 log = structlog.stdlib.get_logger()
@@ -203,7 +203,7 @@ class SyncLoop:
 
     async def _open(
         self, batch: SyncBatch, since: SyncToken | None
-    ) -> tuple[dict[RoomId, tuple[Source, ...]], dict[EventId, Unsealed]]:
+    ) -> tuple[dict[RoomId, tuple[Source, ...]], dict[Place, Unsealed]]:
         """The rooms' events without gaps, and what the encrypted ones among them hold, also those of earlier batches.
 
         Keys come first: what this batch brings may open what is in it. Of history nothing is opened: it is no answer.
@@ -223,7 +223,11 @@ class SyncLoop:
             left = {room: timeline.events for room, timeline in batch.left.items() if room in bound}
             for room, sources in (timelines | left).items():
                 shut += self._reader.shut(room, sources)
-        return timelines, {event_id: await self._sealing.open(room, source) for event_id, room, source in shut}
+        opened: dict[Place, Unsealed] = {}
+        for event_id, room, source in shut:
+            if (room, event_id) not in opened:  # of two events under one id the first is read, so that one is opened
+                opened[room, event_id] = await self._sealing.open(room, source)
+        return timelines, opened
 
     async def _give(self, found: Sequence[Event], token: SyncToken) -> None:
         """Hand the batch over until it is stored: what was not stored is given again, the same events in the same order."""

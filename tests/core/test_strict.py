@@ -338,3 +338,30 @@ def test_where_nothing_is_strict_a_request_keeps_its_number() -> None:
     play.post(asked)
     assert play.request(asked).number == 1
     assert play.state.rooms[ROOM].next_number == 2
+
+
+@pytest.mark.parametrize("aimed", [True, False])
+def test_a_number_that_was_written_under_what_was_asked_before_decides_only_as_a_reply(aimed: bool) -> None:
+    """Where nothing is strict the number stays when a request is asked anew."""
+    play = Play(agent())
+    asked = play.ask()
+    play.say("hello", ALICE)
+    change(play, asked)
+    play.post(asked)
+    play.say("#1 1", ALICE, *([play.event_of(asked)] if aimed else []))
+    assert aimed == (not is_pending(play, asked))
+    if not aimed:
+        assert [type(m) for m in play.told(WhichPrompt)] == [WhichPrompt]
+        play.wait(6)
+        play.say("#1 1", ALICE)
+        assert [o for _, o in play.outcomes] == [Selected("opt-allow")]
+
+
+def test_under_strict_a_reaction_that_the_server_may_have_forged_does_not_say_that_they_saw_it() -> None:
+    play = make()
+    asked = play.ask()
+    play.say("hello", ALICE)
+    change(play, asked)
+    play.post(asked)
+    play.react(play.event_of(asked), "1", ALICE)
+    assert ALICE in play.state.rooms[ROOM].unseen

@@ -173,6 +173,7 @@ class KeyStore:
                 " WHERE room = ? AND session_id = ? AND pickle IS NOT NULL ORDER BY kept_at",
                 (room, session_id),
             ).fetchall()
+        try:
             return tuple(
                 RoomKey(
                     room=room,
@@ -182,6 +183,8 @@ class KeyStore:
                 )
                 for sender_key, signing_key, pickle in rows
             )
+        except (ValueError, AttributeError):  # vodozemac's are ValueErrors; the other: it is no pickle at all
+            raise KeysDamaged("The store of the keys holds a room key that cannot be read.") from None
 
     def keep_room_key(self, key: RoomKey, now: int) -> bool:
         """Keep a key, unless the same one is there that opens as much; False then.

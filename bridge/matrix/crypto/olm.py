@@ -91,7 +91,9 @@ class Letters:
         """
         body: dict[str, JsonValue] = {}
         account = self._account
-        missing = cast("int", account.max_number_of_one_time_keys) - left - len(account.one_time_keys)
+        most = cast("int", account.max_number_of_one_time_keys)
+        # less than none on the server would be as many as it likes
+        missing = most - max(0, left) - len(account.one_time_keys)
         if missing > 0:
             account.generate_one_time_keys(missing)
         no_fallback = fallback and not account.fallback_key
@@ -145,9 +147,12 @@ class Letters:
         else:
             return None
         self._olm.broken = False
-        known = len(self._olm.session_store[sender_key])
-        payload = self._olm.decrypt(sender, sender_key, message)
-        fresh = len(self._olm.session_store[sender_key]) > known
+        known = self._count(sender_key)
+        try:
+            payload = self._olm.decrypt(sender, sender_key, message)
+        finally:
+            self._forget_if_empty(sender_key)
+        fresh = self._count(sender_key) > known
         if fresh:
             self._olm.save_account()  # nio saves it before the one-time key is taken out
         if self._olm.broken:
@@ -167,11 +172,23 @@ class Letters:
             fresh=fresh,
         )
 
+    def _count(self, sender_key: str) -> int:
+        return len(self._entries.get(sender_key, ()))
+
+    def _forget_if_empty(self, sender_key: str) -> None:
+        """For each key that nio ever looked for it keeps an entry, and a stranger writes as many, and as long, as they like."""
+        if not self._entries.get(sender_key, True):
+            del self._entries[sender_key]
+
+    @property
+    def _entries(self) -> dict[str, Any]:
+        return self._olm.session_store._entries  # noqa: SLF001 - looked at in no other way without adding to it
+
     # ------------------------------------------------------------------------------------------------------- writing
 
     def can_write_to(self, device: Device) -> bool:
         """Whether there is a session with it."""
-        return self._olm.session_store.get(device.curve_key) is not None
+        return self._count(device.curve_key) > 0
 
     def begin(self, device: Device, claimed: Source) -> bool:
         """Begin a session from a claimed key; False when there is none that the device itself signed."""
