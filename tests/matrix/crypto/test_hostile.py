@@ -180,7 +180,7 @@ def test_a_damaged_room_key_is_said_to_be_damaged(world: World, bot: Machine, al
 
 def test_odd_letters_under_many_keys_leave_nothing_behind(world: World, bot: Machine, alice: Machine) -> None:
     """nio keeps an entry for each sender's key that it was asked about, and the sender writes any key of any length."""
-    send_letter(world, alice, bot, "m.dummy", {})
+    send_letter(world.office, alice, bot, "m.dummy", {})
     (letter,) = world.office.collect(BOT, "BOT")
     real: Any = letter["content"]["ciphertext"][bot.curve_key]
     odd: list[Any] = [
@@ -191,7 +191,7 @@ def test_odd_letters_under_many_keys_leave_nothing_behind(world: World, bot: Mac
         one["content"]["sender_key"] = f"key{number}"
     assert () == bot.receive(odd)
     before = len(bot._letters._olm.session_store._entries)
-    send_letter(world, alice, bot, "m.room_key", {})
+    send_letter(world.office, alice, bot, "m.room_key", {})
     bot.receive(world.office.collect(BOT, "BOT"))
     assert before <= 1
 
@@ -249,7 +249,7 @@ def test_somebody_elses_copy_of_a_key_gives_them_no_message_of_its_owner(
         "session_id": key.session_id,
         "session_key": key.session_key.to_base64(),
     }
-    send_letter(world, mallory, bot, "m.room_key", content)
+    send_letter(world.office, mallory, bot, "m.room_key", content)
     world.office.deliver(bot)
     world.office.ask(bot, ALICE, MALLORY)
     said = event(alice, alice.encrypt(ROOM, "m.room.message", {"body": "1"}))
