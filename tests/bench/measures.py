@@ -33,7 +33,7 @@ SOME_WAITING = 200
 SEALED = "sealed"  # the account of the bridge whose room is encrypted
 CROWD = "crowd"  # the account of the one whose room is also full
 CROWD_PEOPLE = 25
-CROWD_RUNS = 7  # each takes a bridge that has met nobody yet
+CROWD_RUNS = 5  # each takes a bridge that has met nobody yet
 
 NO_GOAL = "no goal"
 LATENCY_GOAL_MS = 3.0
