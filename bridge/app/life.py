@@ -19,7 +19,14 @@ from bridge.acp.agent import Harnesses
 from bridge.app.device import open_device
 from bridge.app.opening import find_password, make_client, open_account
 from bridge.config import Config
-from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, KeysDamaged, KeysLost, RateLimited
+from bridge.core.errors import (
+    CredentialsRefused,
+    HomeserverUnreachable,
+    KeysDamaged,
+    KeysLost,
+    RateLimited,
+    RequestRefused,
+)
 from bridge.matrix.client import Client
 from bridge.matrix.encryption import Encryption
 from bridge.matrix.patience import Patience
@@ -107,6 +114,10 @@ async def _open_encryption(
     except (KeysLost, KeysDamaged) as error:
         log.error("crypto.unavailable", why=str(error))  # noqa: TRY400 - the sentence says it all
         return None, str(error)
+    except RequestRefused as refused:
+        why = f"The homeserver refuses the keys of this device ({refused.errcode or refused.status})."
+        log.error("crypto.unavailable", why=why)  # noqa: TRY400 - the sentence says it all
+        return None, why
     except CredentialsRefused as error:
         if account.device_id:
             raise

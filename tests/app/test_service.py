@@ -86,6 +86,15 @@ async def test_a_homeserver_that_shows_no_keys_of_ours_still_has_its_unencrypted
     assert "other keys" in line["why"]
 
 
+async def test_a_homeserver_that_takes_no_keys_still_has_its_unencrypted_rooms_served(
+    tmp_path: Path, homeserver: Homeserver
+) -> None:
+    homeserver.fail_always("keys_upload", Fault(status=403, body=FORBIDDEN))
+    async with _asking(tmp_path, homeserver) as service:
+        (line,) = service.logged("crypto.unavailable")
+    assert "The homeserver refuses the keys of this device (M_FORBIDDEN)." == line["why"]
+
+
 @pytest.fixture(autouse=True)
 def _hangup_ends_programs() -> Iterator[None]:
     """A suite that was started under `nohup` ignores SIGHUP, and so would the programs that it starts."""
