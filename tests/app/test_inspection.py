@@ -13,49 +13,28 @@ from uuid import uuid4
 
 import pytest
 
-from bridge.app.device import OpenDevice, discard_keys, open_device
+from bridge.app.device import discard_keys
 from bridge.app.inspection import BotAccount, ask_running_bridge
 from bridge.core.changes import StorePin
 from bridge.core.errors import HomeserverUnreachable, KeysDamaged, KeysLost
 from bridge.core.events import RoomState
 from bridge.core.model import Millis, TransactionId, UserId
 from bridge.demo.homeserver import Account, Homeserver, call
-from bridge.matrix.client import Client
 from bridge.matrix.crypto.machine import Machine
 from bridge.matrix.keyserver import KeyServer
 from bridge.ops.control import socket_path
-from bridge.ops.credentials import Credentials
 from bridge.ops.findings import Keys, RunningBridge
-from bridge.ops.login import LoggedIn
 from bridge.store.ledger import SqliteLedger
+from tests.peers.devices import at_work, client_of
 
 ENCRYPTION = {"type": "m.room.encryption", "state_key": "", "content": {"algorithm": "m.megolm.v1.aes-sha2"}}
 
 
 @asynccontextmanager
-async def client_of(synapse: Homeserver, account: Account) -> AsyncGenerator[Client]:
-    user, device = account.user_id, account.device_id
-    client = Client(synapse.base_url, user_id=user, device_id=device, access_token=account.access_token)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-@asynccontextmanager
 async def looking(synapse: Homeserver, bot: Account, folder: Path) -> AsyncGenerator[BotAccount]:
     """What `check` has of the bot's account."""
-    async with client_of(synapse, bot) as client:
+    async with client_of(synapse.base_url, bot) as client:
         yield BotAccount(client, bot.access_token, state_dir=folder, ledger_file=folder / "ledger.db")
-
-
-@asynccontextmanager
-async def at_work(synapse: Homeserver, account: Account, folder: Path) -> AsyncGenerator[OpenDevice]:
-    """This account's device with its keys open, as a running bridge has them."""
-    credentials = Credentials(access_token=account.access_token)
-    logged_in = LoggedIn(user_id=UserId(account.user_id), device_id=account.device_id, credentials=credentials)
-    async with client_of(synapse, account) as client, open_device(client, logged_in, folder) as device:
-        yield device
 
 
 @dataclass(slots=True)
@@ -180,7 +159,7 @@ def read_all(folder: Path) -> dict[str, bytes]:
 
 
 async def test_a_healthy_bridge_is_looked_at_while_it_has_its_keys_open(people: People, tmp_path: Path) -> None:
-    async with at_work(people.synapse, people.bot, tmp_path) as bridge:
+    async with at_work(people.synapse.base_url, people.bot, tmp_path) as bridge:
         await bridge.sign()
         files = read_all(tmp_path)
         async with looking(people.synapse, people.bot, tmp_path) as looked:
@@ -196,7 +175,7 @@ async def test_a_healthy_bridge_is_looked_at_while_it_has_its_keys_open(people: 
 
 
 async def test_a_device_that_its_account_has_not_signed_says_what_to_do(people: People, tmp_path: Path) -> None:
-    async with at_work(people.synapse, people.bot, tmp_path):
+    async with at_work(people.synapse.base_url, people.bot, tmp_path):
         pass
     async with looking(people.synapse, people.bot, tmp_path) as looked:
         device = await looked.inspect_device(people.bot.device_id)
@@ -207,7 +186,7 @@ async def test_a_device_that_its_account_has_not_signed_says_what_to_do(people: 
 async def test_a_fallback_key_that_comes_between_two_looks_is_seen(people: People, tmp_path: Path) -> None:
     async with looking(people.synapse, people.bot, tmp_path) as looked:
         assert not await looked.has_fallback_key()
-        async with at_work(people.synapse, people.bot, tmp_path):
+        async with at_work(people.synapse.base_url, people.bot, tmp_path):
             pass
         assert await looked.has_fallback_key()
 
@@ -242,7 +221,7 @@ def lose(folder: Path, _bot: Account) -> None:
 async def test_keys_that_the_homeserver_has_and_we_have_not_are_lost(
     spoil: Callable[[Path, Account], None], people: People, tmp_path: Path
 ) -> None:
-    async with at_work(people.synapse, people.bot, tmp_path):
+    async with at_work(people.synapse.base_url, people.bot, tmp_path):
         pass
     spoil(tmp_path, people.bot)
     async with looking(people.synapse, people.bot, tmp_path) as looked:
@@ -250,7 +229,7 @@ async def test_keys_that_the_homeserver_has_and_we_have_not_are_lost(
 
 
 async def test_the_keys_of_another_device_are_not_ours(people: People, tmp_path: Path) -> None:
-    async with at_work(people.synapse, people.bot, tmp_path):
+    async with at_work(people.synapse.base_url, people.bot, tmp_path):
         pass
     async with looking(people.synapse, people.bot, tmp_path) as looked:
         with pytest.raises(KeysLost, match="The keys of device ANOTHER are not in"):
@@ -263,7 +242,7 @@ async def test_the_keys_of_another_device_are_not_ours(people: People, tmp_path:
 async def test_keys_that_cannot_be_read_are_damaged(
     name: str, content: bytes | None, people: People, tmp_path: Path
 ) -> None:
-    async with at_work(people.synapse, people.bot, tmp_path):
+    async with at_work(people.synapse.base_url, people.bot, tmp_path):
         pass
     (tmp_path / name).unlink()
     if content is not None:
@@ -275,7 +254,10 @@ async def test_keys_that_cannot_be_read_are_damaged(
 
 async def test_no_look_takes_a_message_to_the_device_from_the_bridge(people: People, tmp_path: Path) -> None:
     """A sync that goes on from another drops them (the last lines show it): a look that did would cost room keys."""
-    async with client_of(people.synapse, people.bot) as bridge, client_of(people.synapse, people.amy) as amy:
+    async with (
+        client_of(people.synapse.base_url, people.bot) as bridge,
+        client_of(people.synapse.base_url, people.amy) as amy,
+    ):
         before = (await bridge.sync(None, timeout_ms=0, full_state=False, rooms=[])).next_batch
         message = {UserId(people.bot.user_id): {people.bot.device_id: {"body": "x"}}}
         await KeyServer(amy).send_to_device("org.example.test", message, TransactionId("t1"))
@@ -297,7 +279,7 @@ async def test_the_devices_of_an_approver_are_as_they_are_signed(people: People,
     amy = UserId(people.amy.user_id)
     async with looking(people.synapse, people.bot, tmp_path) as looked:
         assert (await looked.inspect_person(amy)).seals == ()
-        async with at_work(people.synapse, people.amy, tmp_path / "amy") as device:
+        async with at_work(people.synapse.base_url, people.amy, tmp_path / "amy") as device:
             (seal,) = (await looked.inspect_person(amy)).seals
             assert (seal.device_id, seal.signed, seal.master) == (people.amy.device_id, False, None)
             master = (await device.sign()).master_key
