@@ -139,11 +139,14 @@ class Outbox:
         """Send what is queued until cancelled. Raises CredentialsRefused when the token does not count any more."""
         while True:
             self._woken = anyio.Event()
-            entry = self._choose(anyio.current_time())
+            now = (
+                anyio.current_time()
+            )  # one look for both: a rest that ended in between would be waited for without end
+            entry = self._choose(now)
             if entry is not None:
                 await self._try(entry)
                 continue
-            with anyio.move_on_after(self._rest_s(anyio.current_time())):
+            with anyio.move_on_after(self._rest_s(now)):
                 await self._woken.wait()
 
     # ----------------------------------------------------------------------------------------------------- choosing
