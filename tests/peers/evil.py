@@ -39,7 +39,7 @@ class Evil:
             ) as response,
         ):
             body = await response.read()
-            if response.status == 200 and response.content_type == "application/json":  # noqa: PLR2004
+            if response.status == 200 and response.content_type == "application/json":
                 answer = json.loads(body)
                 for lie in list(self.lies):
                     lie(request.path, answer)
