@@ -37,6 +37,7 @@ OWN_KEPT_MS = 30 * DAY_MS  # of the keys that we send under: only our own echo i
 OTHERS_KEPT_MS = 180 * DAY_MS  # since a key was last used; clients change theirs after 7 days or 100 messages
 UNUSED_MOST = 5_000  # keys that never opened anything: a stranger can send as many as they like, to any room
 WITHHELD_MOST = 1_000  # the same of notices
+STRANGERS_MOST = 5_000  # keys whose sessions brought nothing that was ever used: anybody can begin one under any key
 SESSIONS_MOST = 5  # with one device; two can cross on the way, more are left over from repairs
 
 TABLES = """
@@ -282,6 +283,12 @@ class KeyStore:
                 "DELETE FROM olmsessions WHERE session_id IN (SELECT session_id FROM (SELECT session_id, row_number()"
                 " OVER (PARTITION BY sender_key ORDER BY creation_time DESC) AS place FROM olmsessions) WHERE place > ?)",
                 (SESSIONS_MOST,),
+            )
+            self._sql.execute(  # whoever is forgotten and does write later begins anew: such a letter is repaired
+                "DELETE FROM olmsessions WHERE sender_key IN (SELECT sender_key FROM olmsessions WHERE sender_key NOT IN"
+                " (SELECT sender_key FROM room_keys WHERE used_at IS NOT NULL) GROUP BY sender_key"
+                " ORDER BY max(creation_time) DESC LIMIT -1 OFFSET ?)",
+                (STRANGERS_MOST,),
             )
 
 

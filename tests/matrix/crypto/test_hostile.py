@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.core.errors import KeysDamaged
+from bridge.core.errors import KeysDamaged, KeysLost
 from bridge.core.model import UserId
 from bridge.matrix.crypto import devices
 from bridge.matrix.crypto.machine import CHUNK, ENCRYPTED, Machine, Unread
@@ -258,3 +258,52 @@ def test_somebody_elses_copy_of_a_key_gives_them_no_message_of_its_owner(
     seal = bot.seal(ALICE, found)
     assert seal is not None
     assert seal.device_id is None
+
+
+# ------------------------------------------------------------------------------------------------- a folder that was hurt
+
+
+def test_a_file_of_keys_that_was_cut_anywhere_is_said_to_be_damaged_or_lost(
+    world: World, bot: Machine, alice: Machine
+) -> None:
+    """Nor does opening it make new keys under the old name; of a file that is empty only the homeserver can tell."""
+    world.say(alice, "1", BOT)
+    world.office.deliver(bot)
+    bot.close()
+    path = world.folder / "BOT" / "keys.db"
+    whole = path.read_bytes()
+    cuts = [99, 100, 4095, *range(4096, len(whole), 4096), *range(5000, len(whole), 7919)]
+    for cut in cuts:
+        path.write_bytes(whole[:cut])
+        assert open_or_refuse(world) in (bot.fingerprint, None), cut  # the same where what was cut off was nothing
+
+
+def open_or_refuse(world: World) -> str | None:
+    """The fingerprint of the keys that are there; None where they are said to be damaged or lost."""
+    try:
+        with Machine(world.folder / "BOT", BOT, "BOT", create=True) as opened:
+            return opened.fingerprint
+    except (KeysDamaged, KeysLost):
+        return None
+
+
+def test_keys_without_their_pickle_key_are_damaged(world: World, bot: Machine) -> None:
+    bot.close()
+    (world.folder / "BOT" / "pickle.key").unlink()
+    with pytest.raises(KeysDamaged):
+        Machine(world.folder / "BOT", BOT, "BOT", create=True)
+
+
+def test_a_flood_of_new_sessions_is_forgotten_and_who_was_heard_is_not(
+    world: World, bot: Machine, alice: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger can begin one after another over the fallback key, each under a key that they made up for it."""
+    monkeypatch.setattr("bridge.matrix.crypto.keystore.STRANGERS_MOST", 3)
+    said = world.say(alice, "1", BOT)
+    world.office.deliver(bot)
+    bot.decrypt(ROOM, said)
+    for number in range(10):
+        send_letter(world, world.machine(MALLORY, f"EVIL{number}", publish=False), bot, "m.dummy", {})
+    world.office.deliver(bot)
+    kept = world.restart(world.restart(bot))._letters._entries  # what was dropped at one start is not there at the next
+    assert (4, True) == (len(kept), alice.curve_key in kept)
