@@ -32,6 +32,7 @@ REQUEST_S = 30.0  # for anything but a sync: a homeserver that needs longer for 
 SYNC_GRACE_S = 30.0  # on top of the long poll's own time: until then the server is slow, after it frozen
 FIRST_SYNC_S = 300.0  # a first sync with full state of big rooms takes Synapse minutes; nio sets no limit at all
 UPLOAD_S = 120.0  # files are tens of kilobytes, seldom megabytes; a slow line is given time for those
+ANSWER_MOST_BYTES = 64 * 1024 * 1024  # a first sync of big rooms is a tenth of it; more would fill the memory
 PAGE_EVENTS = 100  # Synapse gives at most 100 timeline events a room and sync, whatever the filter says
 MEDIA_UPLOAD = "/_matrix/media/v3/upload"  # the one call of the content repository that stayed there (v1.11)
 
@@ -276,8 +277,19 @@ class Client:
         with _translated():
             response = await self._nio.send(method, target, cast("Any", data), headers, timeout=limit_s)
             async with response:
-                raw = await response.read()
+                raw = await _read(response)
         return response.status, response.headers, answers.from_wire(raw)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """The body, as long as it is of a size that a homeserver can mean."""
+    pieces, size = list[bytes](), 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > ANSWER_MOST_BYTES:
+            raise HomeserverUnreachable("The homeserver's answer is larger than any should be.", perhaps_done=True)
+    return b"".join(pieces)
 
 
 def _session() -> aiohttp.ClientSession:

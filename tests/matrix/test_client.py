@@ -430,3 +430,18 @@ async def test_older_events_come_in_pages_newest_first(client: Client, server: H
     assert first.end is not None
     second = await client.messages(ROOM, first.end, start)
     assert (ids[::-1], None) == ([source["event_id"] for source in (*first.events, *second.events)], second.end)
+
+
+@pytest.mark.parametrize(("size", "read"), [(1000, True), (1001, False)])
+async def test_an_answer_that_is_too_large_to_be_meant_is_not_read_to_its_end(
+    server: Homeserver, client: Client, monkeypatch: pytest.MonkeyPatch, size: int, read: bool
+) -> None:
+    monkeypatch.setattr("bridge.matrix.client.ANSWER_MOST_BYTES", 1000)
+    frame = len(json.dumps({"user_id": "@bot:hs", "junk": ""}))
+    server.fail("whoami", Fault(status=200, body={"user_id": "@bot:hs", "junk": "x" * (size - frame)}))
+    if read:
+        assert ("@bot:hs", "") == await client.whoami()
+    else:
+        with pytest.raises(HomeserverUnreachable, match="larger than any should be"):
+            await client.whoami()
+    assert (server.user_id, server.device_id) == await client.whoami()  # and the next one is

@@ -303,7 +303,7 @@ def test_a_flood_of_new_sessions_is_forgotten_and_who_was_heard_is_not(
     world.office.deliver(bot)
     bot.decrypt(ROOM, said)
     for number in range(10):
-        send_letter(world, world.machine(MALLORY, f"EVIL{number}", publish=False), bot, "m.dummy", {})
+        send_letter(world.office, world.machine(MALLORY, f"EVIL{number}", publish=False), bot, "m.dummy", {})
     world.office.deliver(bot)
     kept = world.restart(world.restart(bot))._letters._entries  # what was dropped at one start is not there at the next
     assert (4, True) == (len(kept), alice.curve_key in kept)
