@@ -431,7 +431,7 @@ class Requests(RuleBasedStateMachine):
 
 
 class NothingIsForgotten(Requests.TestCase):
-    settings = settings(max_examples=150, stateful_step_count=30, deadline=None, print_blob=True)
+    settings = settings(max_examples=150, stateful_step_count=30, print_blob=True)
 
 
 def test_a_state_holds_the_event_of_every_posted_prompt() -> None:
