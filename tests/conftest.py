@@ -1,16 +1,16 @@
-"""What every test may ask for: the event loop, and one real homeserver for the whole run."""
+"""What every test may ask for: the event loop, and one real homeserver for the whole run, or for each process of it."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
-from hypothesis import HealthCheck, settings
 
 from bridge.demo.homeserver import Homeserver
 
-# A machine may be busy: how long an example takes says nothing about the code.
-settings.register_profile("calm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("calm")
+# A busy machine is no fault: what has a limit of time says so in its test.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")

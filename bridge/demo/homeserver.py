@@ -36,7 +36,10 @@ STOP_TIMEOUT_S = 20.0
 """It stops within a second; after this it is killed, since only a throw-away database can suffer."""
 POLL_INTERVAL_S = 0.05
 CALL_TIMEOUT_S = 30.0
-"""For one request on loopback; registering hashes a password, which is slow on purpose."""
+"""For one request on loopback; a loaded machine may keep it waiting."""
+BCRYPT_ROUNDS = 4
+"""The lowest that there is (Synapse takes 12): the passwords are random and die with the folder, so that a hash which is slow on
+purpose, a quarter of a second for each user, would guard nothing."""
 LOG_TAIL_LINES = 5
 
 Limits = Literal["off", "default"]
@@ -216,6 +219,7 @@ class Homeserver:
             "signing_key_path": str(self.folder / "signing.key"),
             "registration_shared_secret": self._secret,
             "macaroon_secret_key": hashlib.sha256(self._secret.encode()).hexdigest(),  # the same after a restart
+            "bcrypt_rounds": BCRYPT_ROUNDS,
             "form_secret": hashlib.sha256(b"form" + self._secret.encode()).hexdigest(),
             "report_stats": False,
             "trusted_key_servers": [],

@@ -5,7 +5,7 @@ import json
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.acp.jsonrpc import (
@@ -371,7 +371,6 @@ TREES = st.recursive(
 
 
 @given(st.dictionaries(st.text(), TREES, max_size=3))
-@settings(deadline=None)
 def test_what_one_side_writes_the_other_reads(params: dict[str, JsonValue]) -> None:
     ours, theirs = Peer(), Peer()
     _, line = ours.request("m", params)

@@ -1,12 +1,10 @@
 import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.diff import list_changed_lines, write_diff
-
-CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be busy
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "", "-x", "+y", "d e"]), max_size=40).map("\n".join)
 
@@ -35,7 +33,6 @@ def _apply(old: str, diff: str) -> str:
     return "\n".join([*result, *rest] if rest or not ends else result)
 
 
-@CALM
 @given(LINES, LINES)
 def test_the_new_text_follows_from_the_old_one_and_the_diff(old: str, new: str) -> None:
     assert new.rstrip("\n") == _apply(old, write_diff(old, new)).rstrip("\n")

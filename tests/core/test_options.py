@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.model import JsonValue, Meaning, Misfit, Scope
@@ -248,7 +248,6 @@ raw_options = st.lists(
 )
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(raw_options)
 def test_every_list_is_tellable_shown_safely_and_kept_whole_or_refused(raw: list[JsonValue]) -> None:
     read = read_options(raw)

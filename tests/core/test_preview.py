@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.model import Field, JsonObject, JsonValue, Text
@@ -16,8 +16,6 @@ from bridge.core.preview import (
 )
 from bridge.core.safetext import is_hidden
 from bridge.core.toolcall import WRONG_TYPE
-
-CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be busy
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
 ANY_JSON: st.SearchStrategy[JsonValue] = st.recursive(
@@ -186,7 +184,6 @@ def test_each_known_kind_shows_its_members(
     assert ([("Kind", kind), *fields], notes) == (_fields(kind, members), describe_subject(kind, members).notes)
 
 
-@CALM
 @given(KINDS | ANY_JSON, st.dictionaries(MEMBERS | st.text(max_size=4), ANY_JSON))
 def test_any_subject_is_described_and_shows_nothing_hidden(kind: JsonValue, members: JsonObject) -> None:
     for item in describe_subject(kind, members).items:

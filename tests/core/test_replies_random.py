@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.model import JsonValue, Option
@@ -162,7 +162,6 @@ near = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=5).map("
 lists = st.lists(st.tuples(near, near), max_size=5, unique_by=lambda named: named[0])
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(lists, near, st.integers(0, 4), st.sampled_from(["", ".", "?", '"']))
 def test_a_random_text_and_random_options_agree_with_the_oracle(
     named: list[tuple[str, str]], text: str, place: int, end: str
@@ -175,7 +174,6 @@ def test_a_random_text_and_random_options_agree_with_the_oracle(
         assert oracle.named_by(said) == (chosen if isinstance(chosen, Fits) else options.index(chosen))
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(st.text())
 def test_no_text_breaks_any_reading(text: str) -> None:
     number, rest = split_number(without_mention(text, ("@bot:hs", "Bot"))[0])

@@ -2,7 +2,7 @@ import time
 import unicodedata
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.safetext import (
@@ -15,8 +15,6 @@ from bridge.core.safetext import (
     escape_words,
     is_hidden,
 )
-
-CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be busy
 
 SECTION_10 = [
     ("Allow once", "Allow once"),
@@ -116,7 +114,6 @@ def _read_back(shown: str) -> str:
     return raw
 
 
-@CALM
 @given(ODD)
 def test_a_line_is_one_line_and_loses_nothing(raw: str) -> None:
     shown = escape_line(raw)
@@ -124,7 +121,6 @@ def test_a_line_is_one_line_and_loses_nothing(raw: str) -> None:
     assert not [c for c in shown if is_hidden(c) and c not in "\ufe0e\ufe0f"]
 
 
-@CALM
 @given(ODD)
 def test_a_block_loses_nothing_and_holds_no_control_but_line_feed_and_tab(raw: str) -> None:
     shown = escape_block(raw)
@@ -180,7 +176,6 @@ def test_what_is_left_of_an_escaped_line_reads_as_part_of_it(raw: str, limit: in
     assert (raw.startswith(head), raw.endswith(tail)) == (True, True)
 
 
-@CALM
 @given(st.text(st.sampled_from("aé😀\n")), st.integers(0, 200))
 def test_a_text_cut_to_bytes_fits_and_counts_what_is_missing(text: str, limit: int) -> None:
     cut = cut_to_bytes(text, limit)

@@ -469,7 +469,7 @@ class StrictRequests(Requests):
 
 
 class NothingIsForgotten(Requests.TestCase):
-    settings = settings(max_examples=150, stateful_step_count=30, deadline=None, print_blob=True)
+    settings = settings(max_examples=150, stateful_step_count=30, print_blob=True)
 
 
 class NothingIsForgottenUnderStrict(StrictRequests.TestCase):

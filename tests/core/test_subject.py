@@ -1,14 +1,12 @@
 import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.model import Essence, Field, JsonObject, JsonValue, Subject, Text
 from bridge.core.safetext import is_hidden
 from bridge.core.subject import describe, normalise_path
-
-CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be busy
 
 CWD = "/srv/app"
 NAMES = st.sampled_from(
@@ -369,7 +367,6 @@ def test_members_that_are_added_elsewhere_leave_the_essence_alone() -> None:
     assert describe(before, cwd=CWD).essence == describe(after, cwd=CWD).essence
 
 
-@CALM
 @given(st.dictionaries(NAMES, ANY_JSON), st.sampled_from(["/srv/app", "", "relative", "/"]))
 def test_any_value_in_any_place_is_described_and_nothing_hidden_is_shown(tool_call: JsonObject, cwd: str) -> None:
     described = describe(tool_call, cwd=cwd)

@@ -1,11 +1,9 @@
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.model import JsonObject, JsonValue
 from bridge.core.toolcall import NO_CHANGE, WRONG_TYPE, Change, Location, list_strings, read_tool_call
-
-CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be busy
 
 NAMES = st.sampled_from(
     [
@@ -64,7 +62,6 @@ ANY_JSON: st.SearchStrategy[JsonValue] = st.recursive(
 )
 
 
-@CALM
 @given(st.dictionaries(NAMES, ANY_JSON))
 def test_any_value_in_any_place_is_read(tool_call: JsonObject) -> None:
     call = read_tool_call(tool_call)

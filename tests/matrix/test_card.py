@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -231,7 +231,6 @@ NEAR_VALUES: st.SearchStrategy[object] = st.sampled_from(
 )
 
 
-@settings(deadline=None)  # the machine of the tests may be busy
 @given(st.data())
 def test_a_mutated_event_gets_the_verdict_of_the_schema(data: st.DataObject) -> None:
     event = deepcopy(data.draw(st.sampled_from([FIRST, SECOND])))

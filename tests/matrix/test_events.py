@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.matrix import events
@@ -32,7 +32,6 @@ FIELDS = st.dictionaries(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FIELDS)
 def test_no_event_is_too_odd_to_be_read(source: Source) -> None:
     events.kind(source)

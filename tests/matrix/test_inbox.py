@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.events import Echoed, Event, Reacted, Redacted, Said, Voted
@@ -329,7 +329,6 @@ CONTENT = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(["m.room.message", "m.reaction", "m.room.redaction", UNSTABLE]), CONTENT | JSON)
 def test_no_content_is_too_odd_to_be_read(kind: str, content: object) -> None:
     inbox.read({"type": kind, "sender": ALICE, "event_id": "$e", "content": content}, room=ROOM, bot=BOT, names=())

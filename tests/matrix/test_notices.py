@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.messages import Confirm, Gone, Help, NotAllowed, NotAnOption, Replaced, Seed, Words
@@ -191,7 +191,6 @@ def test_short_words_that_are_refused_are_halved_and_then_given_up() -> None:
     assert say("x" * 600, shrink=2) == []
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=[])), st.booleans())
 def test_words_are_clean_whatever_an_agent_says(text: str, shared: bool) -> None:
     for envelope in compose_words(Words(CLAUDE, text), shared=shared, budget_bytes=BUDGET, shrink=0):

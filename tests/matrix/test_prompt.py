@@ -399,7 +399,7 @@ def requests(draw: st.DrawFn) -> Request:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(requests(), st.sampled_from([PLAIN_BUDGET_BYTES, ENCRYPTED_BUDGET_BYTES, 6_000]), st.integers(0, 3))
 def test_whatever_is_asked_the_event_is_clean_fits_and_says_what_is_missing(
     request: Request, budget: int, shrink: int

@@ -441,7 +441,7 @@ MOVE = st.one_of(
 LIKELY = st.just(("deliver", 0))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(moves=st.lists(st.tuples(st.integers(0, 1), LIKELY | LIKELY | MOVE), max_size=40), swap=st.booleans())
 def test_whatever_happens_on_the_way_only_true_keys_that_both_confirmed_are_proven(
     moves: list[tuple[int, tuple[str, object]]], swap: bool

@@ -181,7 +181,7 @@ async def test_tokens_are_renewed_a_little_before_their_end_and_once() -> None:
     assert (await server.holder.prepare(), server.asked) == ("a1", ["r0"])
 
 
-@pytest.mark.parametrize("renew_at", [None, time.time() + 1000])
+@pytest.mark.parametrize("renew_at", [None, time.time() + 1000], ids=["no end", "far end"])
 async def test_tokens_whose_end_is_far_are_left_alone(renew_at: float | None) -> None:
     server = hold(renew_at=renew_at)
     assert (await server.holder.prepare(), server.asked) == ("a0", [])

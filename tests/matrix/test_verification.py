@@ -453,7 +453,7 @@ EVENTS = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(EVENTS, max_size=8))
 def test_no_event_raises_or_pins(odd: list[tuple[bool, str, dict[str, object], dict[str, object]]]) -> None:
     async def take() -> list[Verified]:

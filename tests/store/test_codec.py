@@ -4,7 +4,7 @@ import json
 from typing import TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.errors import LedgerDamaged
@@ -131,7 +131,6 @@ REQUESTS = st.builds(
 )
 
 
-@settings(deadline=None)  # a request has many parts to draw
 @given(REQUESTS)
 def test_a_request_comes_back_whole(request: Request) -> None:
     written = dump_request(request)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.errors import LedgerError
@@ -80,7 +80,6 @@ def open_memory() -> sqlite3.Connection:
     return sqlite3.connect(":memory:", isolation_level=None)
 
 
-@settings(deadline=None)  # SQLite on a busy machine
 @given(kinds=KINDS, rows=ROWS, data=st.data())
 def test_whatever_the_steps_and_wherever_one_begins_no_row_is_lost(
     kinds: list[str], rows: list[str], data: st.DataObject
@@ -95,7 +94,6 @@ def test_whatever_the_steps_and_wherever_one_begins_no_row_is_lost(
         assert connection.execute("PRAGMA user_version").fetchone() == (len(steps),)
 
 
-@settings(deadline=None)  # SQLite on a busy machine
 @given(kinds=KINDS, rows=ROWS, data=st.data())
 def test_a_step_that_fails_leaves_the_version_before_it(kinds: list[str], rows: list[str], data: st.DataObject) -> None:
     steps = [FIRST, *(make_step(number, kind) for number, kind in enumerate(kinds))]

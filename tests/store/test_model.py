@@ -240,5 +240,5 @@ class Ledgers(RuleBasedStateMachine):
         assert all(found == list(range(1, len(found) + 1)) for found in numbers.values())
 
 
-Ledgers.TestCase.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+Ledgers.TestCase.settings = settings(max_examples=20, stateful_step_count=40)
 test_both_ledgers_agree = Ledgers.TestCase
