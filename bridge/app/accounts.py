@@ -96,16 +96,19 @@ def _read_tokens(tokens: Tokens) -> Credentials:
 @asynccontextmanager
 async def connect(homeserver: str) -> AsyncGenerator[HomeserverAccounts]:
     """The accounts of this homeserver, named by its address or its server name; says plainly where there is none."""
-    address = await find_address(homeserver)
-    client = Client(address)
+    address = homeserver
     try:
-        await client.versions()
+        address = await find_address(homeserver)
+        client = Client(address)
+        try:
+            await client.versions()
+        finally:
+            await client.close()
     except (HomeserverUnreachable, CredentialsRefused, RequestRefused) as error:
         raise HomeserverUnreachable(
-            f"There is no homeserver at {address}: {error} Give its whole address, such as https://matrix.example.org."
+            f"There is no homeserver at {address}: {error} Give its whole address, such as "
+            "https://matrix.example.org or http://localhost:8008."
         ) from None
-    finally:
-        await client.close()
     yield HomeserverAccounts(address)
 
 

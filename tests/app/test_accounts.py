@@ -76,3 +76,15 @@ async def test_what_is_no_homeserver_is_said_to_be_none_before_anything_is_asked
     with pytest.raises(HomeserverUnreachable, match=f"There is no homeserver at {server.url}.*whole address"):
         async with accounts.connect(server.url):
             raise NotImplementedError
+
+
+async def test_a_server_name_at_which_nothing_answers_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_nothing(_homeserver: str) -> str:
+        raise HomeserverUnreachable("No connection to the homeserver.")
+
+    monkeypatch.setattr(accounts, "find_address", find_nothing)
+    with pytest.raises(
+        HomeserverUnreachable, match=r"There is no homeserver at example\.org: No connection.*http://localhost:8008"
+    ):
+        async with accounts.connect("example.org"):
+            raise NotImplementedError
