@@ -41,6 +41,10 @@ class BotGuide:
         )
         return RoomId(str(answer["room_id"]))
 
+    async def join(self, room: str) -> RoomId:
+        """Join a room that is there, by its id or alias. Raises `RequestRefused` where the bot may not."""
+        return RoomId(str((await self._client.call("POST", "join", room, body={}))["room_id"]))
+
     async def joined(self, room: RoomId) -> frozenset[UserId]:
         """Who is in it."""
         return await self._client.joined_members(room)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from bridge.core.errors import BridgeError, ConfigError
+from bridge.core.errors import BridgeError, ConfigError, RequestRefused
 from bridge.core.model import AgentName, RoomId, UserId
 from bridge.ops.folder import open_state_folder, write_private
 from bridge.ops.harnesses import KnownHarness, find_installed, read_known
@@ -45,6 +45,10 @@ class Guide(Protocol):
         """A private room with these people invited."""
         ...
 
+    async def join(self, room: str) -> RoomId:
+        """Join a room that is there, named by its id or alias. Raises `RequestRefused` where the bot may not."""
+        ...
+
     async def joined(self, room: RoomId) -> frozenset[UserId]:
         """Who is in it."""
         ...
@@ -71,7 +75,8 @@ async def walk(
     open_state_folder(errand.state_dir)
     progress = _read(errand)
     if progress != Progress():
-        terminal.say("Going on with the set-up that was begun here.")
+        begun = errand.state_dir / PROGRESS_NAME
+        terminal.say(f"Going on with the set-up that was begun here; for other people or another room remove {begun}.")
     terminal.say("1 of 5: the bot's account. It must be an account of its own, not yours.")
     progress, guide = await log_in(progress)
     _keep(errand, progress)
@@ -100,11 +105,14 @@ async def _make_room(errand: Errand, progress: Progress, terminal: Terminal, gui
     approvers = progress.approvers or _ask_people(terminal, progress.user_id)
     if progress.room:
         return replace(progress, approvers=approvers)
-    own = terminal.ask("The id of a room that you have made, or Enter for a new private one: ")
-    if own:
+    while own := terminal.ask("The id of a room that you have made, or Enter for a new private one: "):
         if not own.startswith(("!", "#")):
-            raise ConfigError("This is no room; an id begins with !, an alias with #.")
-        return replace(progress, approvers=approvers, room=own)
+            terminal.say("This is no room; an id begins with !, an alias with #.")
+            continue
+        try:
+            return replace(progress, approvers=approvers, room=await guide.join(own))
+        except RequestRefused:
+            terminal.say(f"{progress.user_id} cannot join it: invite it there, or see whether the id is right.")
     room = await guide.create_room(ROOM_NAME, tuple(map(UserId, approvers)), encrypted=errand.encrypted)
     sealed = "encrypted" if errand.encrypted else "unencrypted"
     terminal.say(f'The private, {sealed} room "{ROOM_NAME}" is made: {room}')
@@ -127,8 +135,6 @@ def _ask_people(terminal: Terminal, bot: str) -> tuple[str, ...]:
 async def _wait_for_people(
     progress: Progress, terminal: Terminal, guide: Guide, pause: Callable[[float], Awaitable[None]]
 ) -> None:
-    if not progress.room.startswith("!"):
-        return  # an alias of their own room: they are in it
     terminal.say("3 of 5: accept the invitation in your Matrix client. (Ctrl-C stops; `setup` again goes on here.)")
     waiting: frozenset[str] | None = None
     while True:

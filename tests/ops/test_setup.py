@@ -1,5 +1,4 @@
 import json
-import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bridge import config
-from bridge.core.errors import BridgeError, HomeserverUnreachable
+from bridge.core.errors import BridgeError, HomeserverUnreachable, RequestRefused
 from bridge.core.model import AgentName, RoomId, UserId
 from bridge.ops.setup import PROGRESS_NAME, Errand, Guide, Progress, walk
 
@@ -45,6 +44,11 @@ class Server:
         assert name
         self.made.append((invited, encrypted))
         return ROOM
+
+    async def join(self, room: str) -> RoomId:
+        if room == "#ours:example.org":
+            return ROOM
+        raise RequestRefused("The homeserver refused (403 M_FORBIDDEN).", status=403, errcode="M_FORBIDDEN")
 
     async def joined(self, room: RoomId) -> frozenset[UserId]:
         assert ROOM == room
@@ -116,15 +120,18 @@ async def test_wrong_ids_are_asked_for_again(tmp_path: Path) -> None:
     assert any("no folder" in line for line in person.read)
 
 
-async def test_a_room_of_their_own_is_taken_as_it_is(tmp_path: Path) -> None:
-    server = Server()
-    await take(tmp_path, Person([ALICE, "#agents:example.org", "0", str(tmp_path)]), server)
-    assert [] == server.made
-    assert "#agents:example.org" == tomllib.loads((tmp_path / "config.toml").read_text())["agents"]["demo"]["room"]
-
-
 async def test_a_progress_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / PROGRESS_NAME).write_text(json.dumps([1]))
     with pytest.raises(BridgeError, match="remove it to begin"):
         await take(tmp_path, Person([]), Server())
+
+
+async def test_a_room_of_their_own_is_joined_and_asked_for_again_until_the_bot_may(tmp_path: Path) -> None:
+    person = Person([ALICE, "kitchen", "!not-invited", "#ours:example.org", "0", str(tmp_path)])
+    server = Server([ALICE])
+    await take(tmp_path, person, server)
+    assert [] == server.made
+    assert ROOM == config.load(tmp_path / "config.toml").agents["demo"].room
+    assert 1 == sum(line.startswith("This is no room") for line in person.read)
+    assert 1 == sum(line.startswith(f"{BOT} cannot join it: invite it there") for line in person.read)
