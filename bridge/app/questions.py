@@ -46,6 +46,10 @@ class Reply:
         return asdict(self)
 
 
+STOPPED = Reply(ending="stopped")
+"""Of a question that its own asker ended by a signal: whether it was in the room by then, nobody has to know."""
+
+
 class Questions:
     """The harnesses, and beside them the questions that the bridge asks itself."""
 

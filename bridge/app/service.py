@@ -22,7 +22,7 @@ from anyio.abc import ObjectReceiveStream
 from bridge.acp.agent import Harnesses, Launch
 from bridge.app.desk import Desk
 from bridge.app.life import Open, Stop, be_alone, unless, until_reached
-from bridge.app.questions import Questions, Reply
+from bridge.app.questions import STOPPED, Questions, Reply
 from bridge.config import AgentSection, Config, agent_rules
 from bridge.core.changes import Record
 from bridge.core.errors import (
@@ -67,9 +67,9 @@ async def ask(config: Config, agent: AgentName) -> Reply:
 
     async def work(opened: Open, stop: Stop) -> Reply:
         service = await _make(config, opened, stop)
-        return Reply() if service is None else await service.ask(agent, stop.asked)
+        return STOPPED if service is None else await service.ask(agent, stop.asked)
 
-    return await be_alone(config, work) or Reply()
+    return await be_alone(config, work) or STOPPED
 
 
 async def _make(config: Config, opened: Open, stop: Stop) -> "Service | None":
@@ -182,7 +182,7 @@ class Service:
             reply = await unless(stop, lambda: self._questions.ask(agent))
 
         await self._while_following(stop, ask)
-        return reply or Reply()
+        return reply or STOPPED
 
     async def _while_following(self, stop: anyio.Event, work: Callable[[], Awaitable[None]]) -> None:
         """Do this once the rooms are known; raises what made it impossible to go on."""

@@ -51,6 +51,8 @@ def show_reply(agent: str, reply: JsonObject) -> str:
             f"question in the room of {agent}: answered by {of['by']} with {of['option'] or 'nothing'}{seconds},"
             f" as a {of['via']}{f' from device {device}' if device else ''}."
         )
+    if of["ending"] == "stopped":
+        return f"question in the room of {agent}: it was stopped before anybody answered."
     if not of["event_id"]:
         why = "the bot is not in the room, may not write there, or the room is encrypted and its keys are missing"
         return f"question in the room of {agent}: it did not reach the room; {why}: see the lines above."

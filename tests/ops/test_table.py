@@ -140,6 +140,7 @@ def test_the_reply_to_a_question_names_person_surface_device_and_time() -> None:
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
+        ({"event_id": None, "ending": "stopped"}, "it was stopped before anybody answered."),
         ({"event_id": None, "ending": "undeliverable"}, "it did not reach the room"),
         ({"event_id": "$q", "ending": "session_deleted"}, "but it ended: session_deleted."),
         ({"event_id": "$q", "ending": None}, "but nobody answered in time."),
