@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 
 from bridge.demo.homeserver import Homeserver
+from tests.peers.untraced import untraced
 
 # A busy machine is no fault: what has a limit of time says so in its test.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -21,5 +22,8 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def synapse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
     """A Synapse without rate limits, started when the first test asks. Whoever stops it starts it again."""
-    with Homeserver(Path(tmp_path_factory.mktemp("synapse"))) as homeserver:
-        yield homeserver
+    homeserver = Homeserver(Path(tmp_path_factory.mktemp("synapse")))
+    with untraced():
+        homeserver.start()
+    yield homeserver
+    homeserver.stop()

@@ -23,6 +23,7 @@ from bridge.config import load
 from bridge.demo.homeserver import Account, Homeserver, call
 from tests.peers.cas import LoginPage, log_in_with_a_browser
 from tests.peers.service import Service, running, to_toml
+from tests.peers.untraced import untraced
 
 API = "/_matrix/client/v3"
 LIFE = "5s"  # of an access token: long enough for a start of the bridge on a busy machine, short enough to wait for
@@ -47,8 +48,13 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
             "refreshable_access_token_lifetime": LIFE,
             "refresh_token_lifetime": "1h",
         }
-        with Homeserver(Path(tmp_path_factory.mktemp("login")), extra=extra) as synapse:
+        synapse = Homeserver(Path(tmp_path_factory.mktemp("login")), extra=extra)
+        with untraced():
+            synapse.start()
+        try:
             yield World(synapse=synapse, page=page)
+        finally:
+            synapse.stop()
 
 
 @dataclass(kw_only=True)

@@ -17,6 +17,8 @@ from urllib.parse import quote
 import aiohttp
 import anyio
 
+from tests.peers.untraced import untraced
+
 READY_S = 60.0
 STOP_S = 20.0
 FAST = "{per_second: 10000, burst_count: 10000}"
@@ -31,6 +33,7 @@ log_config: "{folder}/log.yaml"
 registration_shared_secret: "{secret}"
 macaroon_secret_key: "{secret}"
 form_secret: "{secret}"
+bcrypt_rounds: 4
 report_stats: false
 server_notices: {{system_mxid_localpart: notices, room_name: "Server Notices", auto_join: false}}
 trusted_key_servers: []
@@ -140,7 +143,7 @@ async def synapse(folder: Path, *, limited: bool = False) -> AsyncGenerator[Syna
     seed = base64.b64encode(secrets.token_bytes(32)).decode().rstrip("=")
     (folder / "signing.key").write_text(f"ed25519 a_test {seed}\n")
     command = [sys.executable, "-m", "synapse.app.homeserver", "-c", str(folder / "homeserver.yaml")]
-    with (folder / "output.log").open("wb") as output:
+    with (folder / "output.log").open("wb") as output, untraced():
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder)  # noqa: ASYNC220, S603
     try:
         async with aiohttp.ClientSession() as http:
