@@ -12,6 +12,7 @@ from bridge import config
 from bridge.app.accounts import find_address
 from bridge.app.opening import make_client, open_and_sign
 from bridge.app.service import ask
+from bridge.core.errors import RequestRefused
 from bridge.core.model import AgentName, JsonValue, RoomId, UserId
 from bridge.matrix import events
 from bridge.matrix.client import Client
@@ -40,6 +41,14 @@ class BotGuide:
             body={"preset": "private_chat", "name": name, "invite": list(invited), "initial_state": state},
         )
         return RoomId(str(answer["room_id"]))
+
+    async def enter(self, room: RoomId) -> bool:
+        """Enter a room that somebody else has made; False when the bot may not."""
+        try:
+            await self._client.join(room)
+        except RequestRefused:
+            return False
+        return True
 
     async def joined(self, room: RoomId) -> frozenset[UserId]:
         """Who is in it."""

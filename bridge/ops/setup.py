@@ -45,6 +45,10 @@ class Guide(Protocol):
         """A private room with these people invited."""
         ...
 
+    async def enter(self, room: RoomId) -> bool:
+        """Have the bot enter a room that somebody else has made, by id or alias; False when it may not."""
+        ...
+
     async def joined(self, room: RoomId) -> frozenset[UserId]:
         """Who is in it."""
         ...
@@ -104,6 +108,9 @@ async def _make_room(errand: Errand, progress: Progress, terminal: Terminal, gui
     if own:
         if not own.startswith(("!", "#")):
             raise ConfigError("This is no room; an id begins with !, an alias with #.")
+        while not await guide.enter(RoomId(own)):  # who else is there, only those can see who are in it
+            terminal.say(f"The bot may not enter {own}: invite {progress.user_id} there in your client.")
+            terminal.ask("Then press Enter. ")
         return replace(progress, approvers=approvers, room=own)
     room = await guide.create_room(ROOM_NAME, tuple(map(UserId, approvers)), encrypted=errand.encrypted)
     sealed = "encrypted" if errand.encrypted else "unencrypted"

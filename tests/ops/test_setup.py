@@ -40,11 +40,17 @@ class Server:
     def __init__(self, *looks: Iterable[UserId]) -> None:
         self.looks = [frozenset(look) for look in looks]
         self.made: list[tuple[tuple[UserId, ...], bool]] = []
+        self.tries: list[RoomId] = []
+        self.refusals = 0  # so often the bot may not enter a room of their own
 
     async def create_room(self, name: str, invited: tuple[UserId, ...], *, encrypted: bool) -> RoomId:
         assert name
         self.made.append((invited, encrypted))
         return ROOM
+
+    async def enter(self, room: RoomId) -> bool:
+        self.tries.append(room)
+        return len(self.tries) > self.refusals
 
     async def joined(self, room: RoomId) -> frozenset[UserId]:
         assert ROOM == room
@@ -119,8 +125,17 @@ async def test_wrong_ids_are_asked_for_again(tmp_path: Path) -> None:
 async def test_a_room_of_their_own_is_taken_as_it_is(tmp_path: Path) -> None:
     server = Server()
     await take(tmp_path, Person([ALICE, "#agents:example.org", "0", str(tmp_path)]), server)
-    assert [] == server.made
+    assert ([], ["#agents:example.org"]) == (server.made, server.tries)
     assert "#agents:example.org" == tomllib.loads((tmp_path / "config.toml").read_text())["agents"]["demo"]["room"]
+
+
+async def test_a_room_that_the_bot_may_not_enter_yet_is_tried_again_once_it_was_invited(tmp_path: Path) -> None:
+    server = Server([ALICE])
+    server.refusals = 1
+    person = Person([ALICE, ROOM, "", "0", str(tmp_path)])
+    code, _ = await take(tmp_path, person, server)
+    assert (0, [], [ROOM, ROOM]) == (code, server.made, server.tries)
+    assert any(f"invite {BOT} there" in line for line in person.read)
 
 
 async def test_a_progress_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
