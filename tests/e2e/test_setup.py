@@ -132,3 +132,24 @@ def test_a_newcomer_is_led_from_nothing_to_an_answered_question(
         answer(person, room, "No")
         assert "with no after" in check.until(r"question in the room of demo: (.*)")[1]
         check.wait()
+
+
+def test_a_room_of_their_own_is_entered_once_the_bot_is_invited(
+    tmp_path: Path, synapse: Homeserver, person: EncryptingPerson
+) -> None:
+    bot, token = synapse.register("guest"), person.account.access_token
+    state = [{"type": "m.room.encryption", "state_key": "", "content": {"algorithm": "m.megolm.v1.aes-sha2"}}]
+    wish = {"preset": "private_chat", "initial_state": state}
+    made = call(synapse.base_url, "POST", "/_matrix/client/v3/createRoom", wish, token=token)
+    room = made.body["room_id"]
+    with program(tmp_path, "setup", "--homeserver", synapse.base_url, "--user", bot.user_id) as setup:
+        setup.type(bot.password, person.account.user_id, room)
+        setup.until(r"The bot may not enter")
+        invite = f"/_matrix/client/v3/rooms/{quote(room)}/invite"
+        assert 200 == call(synapse.base_url, "POST", invite, {"user_id": bot.user_id}, token=token).status
+        setup.type("", "0", str(tmp_path))
+        setup.until(r"Everybody is in the room")
+        setup.until(r"5 of 5")
+        answer(person, room, "1")
+        assert 0 == setup.wait()
+    assert room == config.load(tmp_path / "config.toml").agents["demo"].room
