@@ -144,10 +144,10 @@ def test_a_room_of_their_own_is_entered_once_the_bot_is_invited(
     room = made.body["room_id"]
     with program(tmp_path, "setup", "--homeserver", synapse.base_url, "--user", bot.user_id) as setup:
         setup.type(bot.password, person.account.user_id, room)
-        setup.until(r"The bot may not enter")
+        setup.until(r"cannot join it")
         invite = f"/_matrix/client/v3/rooms/{quote(room)}/invite"
         assert 200 == call(synapse.base_url, "POST", invite, {"user_id": bot.user_id}, token=token).status
-        setup.type("", "0", str(tmp_path))
+        setup.type(room, "0", str(tmp_path))
         setup.until(r"Everybody is in the room")
         setup.until(r"5 of 5")
         answer(person, room, "1")
