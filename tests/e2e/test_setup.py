@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 import threading
@@ -79,7 +80,7 @@ def program(folder: Path, *words: str) -> Generator[Program]:
 
 @pytest.fixture
 def person(synapse: Homeserver) -> Iterator[EncryptingPerson]:
-    someone = EncryptingPerson(synapse.base_url, synapse.register("alice"))
+    someone = EncryptingPerson(synapse.base_url, synapse.register(f"alice-{secrets.token_hex(4)}"))
     yield someone
     someone.close()
 
