@@ -102,6 +102,10 @@ def demo(args: argparse.Namespace) -> int:
         from bridge.demo.encrypting import EncryptingPerson
 
         client = EncryptingPerson
+    if args.check:
+        if args.answer or args.json:
+            raise ConfigError("--check asks nobody: give neither --answer nor --json with it.")
+        return play.check(client)
     return play.run(args.answer, args.json, client)
 
 

@@ -64,6 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--encrypted", action="store_true", help="in an encrypted room, with a client that encrypts")
     demo.add_argument("--json", action="store_true", help="print the outcome only")
+    demo.add_argument("--check", action="store_true", help="run `check` against it, and nothing else")
     demo.set_defaults(act=commands.demo)
 
     login = words.add_parser("login", parents=[common], help="open the bridge's Matrix account and keep its token")

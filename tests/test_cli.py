@@ -74,6 +74,10 @@ class FakeApp:
         self.wishes.append(wish)
         return self.act()
 
+    def check_demo(self, client: type) -> int:
+        self.demos.append((["check"], False, client))
+        return 3
+
     def play(self, answers: list[str], json_only: bool, client: type) -> int:
         self.demos.append((answers, json_only, client))
         return self.act()
@@ -109,7 +113,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
     fake = FakeApp()
     names = {name: getattr(fake, name) for name in ("run", "check", "login", "ask", "verify", "list_verified")}
     _put_in_place(monkeypatch, bridge, "app", **names)
-    _put_in_place(monkeypatch, bridge.demo, "play", run=fake.play)
+    _put_in_place(monkeypatch, bridge.demo, "play", run=fake.play, check=fake.check_demo)
     return fake
 
 
@@ -310,6 +314,14 @@ def test_the_demo_gets_its_answers_in_their_order(app: FakeApp) -> None:
     cli.main(["demo", "--answer", "1", "--answer", "Allow once", "--json"])
     cli.main(["demo", "--encrypted"])
     assert app.demos == [([], False, Person), (["1", "Allow once"], True, Person), ([], False, EncryptingPerson)]
+
+
+def test_the_demo_can_be_checked_and_asks_nobody_then(app: FakeApp) -> None:
+    assert 3 == cli.main(["demo", "--check"])
+    assert 3 == cli.main(["demo", "--check", "--encrypted"])
+    assert app.demos == [(["check"], False, Person), (["check"], False, EncryptingPerson)]
+    assert 2 == cli.main(["demo", "--check", "--json"])
+    assert 2 == cli.main(["demo", "--check", "--answer", "1"])
 
 
 def test_login_takes_what_the_config_says(app: FakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,10 @@ from bridge.relay import Relay
 
 
 class Desk:
-    """What `run` offers on this machine. `harness_uids` tells which users harnesses run as, at this moment."""
+    """What `run` offers on this machine. `harness_uids` tells which users harnesses run as, at this moment.
+
+    `no_encryption`: why there is none, else empty. `times_limited`: how often the homeserver has asked for patience.
+    """
 
     def __init__(
         self,
@@ -32,9 +35,11 @@ class Desk:
         agents: tuple[AgentName, ...],
         harness_uids: Callable[[], frozenset[int]],
         questions: Questions,
+        no_encryption: str,
+        times_limited: Callable[[], int],
     ) -> None:
         self._relay, self._ledger, self._agents, self._harness_uids = relay, ledger, agents, harness_uids
-        self._questions = questions
+        self._questions, self._no_encryption, self._times_limited = questions, no_encryption, times_limited
         self._tickets = itertools.count(1)
 
     async def respond(
@@ -85,7 +90,12 @@ class Desk:
             }
             for line in self._relay.status()
         ]
-        return {"agents": agents}
+        why = self._no_encryption or None
+        return {
+            "agents": agents,
+            "encryption": {"available": why is None, "why": why},
+            "times_limited": self._times_limited(),
+        }
 
     async def delete_session(self, session_id: SessionId) -> None:
         """End a session: what waits in it is answered `cancelled`."""

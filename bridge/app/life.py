@@ -19,7 +19,14 @@ from bridge.acp.agent import Harnesses
 from bridge.app.device import open_device
 from bridge.app.opening import find_password, make_client, open_account
 from bridge.config import Config
-from bridge.core.errors import CredentialsRefused, HomeserverUnreachable, KeysDamaged, KeysLost, RateLimited
+from bridge.core.errors import (
+    CredentialsRefused,
+    HomeserverUnreachable,
+    KeysDamaged,
+    KeysLost,
+    RateLimited,
+    RequestRefused,
+)
 from bridge.matrix.client import Client
 from bridge.matrix.encryption import Encryption
 from bridge.matrix.patience import Patience
@@ -103,15 +110,19 @@ async def _open_encryption(
         return None, SWITCHED_OFF
     try:
         device = await open_now.enter_async_context(open_device(client, account, config.state_dir))
+        await until_reached(lambda: device.sign_or_warn(find_password(config)))
     except (KeysLost, KeysDamaged) as error:
         log.error("crypto.unavailable", why=str(error))  # noqa: TRY400 - the sentence says it all
         return None, str(error)
+    except RequestRefused as refused:
+        why = f"The homeserver refuses the keys of this device ({refused.errcode or refused.status})."
+        log.error("crypto.unavailable", why=why)  # noqa: TRY400 - the sentence says it all
+        return None, why
     except CredentialsRefused as error:
         if account.device_id:
             raise
         log.warning("crypto.unavailable", why=str(error))
         return None, str(error)
-    await until_reached(lambda: device.sign_or_warn(find_password(config)))
     return device.encryption, ""
 
 

@@ -121,7 +121,7 @@ class Service:
         shared = [agent.room for agent in agents]
         self._names = tuple(agent.name for agent in agents)
         self._state_dir = config.state_dir
-        self._ledger = opened.ledger
+        self._ledger, self._client, self._no_encryption = opened.ledger, opened.client, opened.no_encryption
         self._rooms = MatrixRooms(
             opened.client,
             bot=bot,
@@ -217,6 +217,8 @@ class Service:
                 agents=self._names,
                 harness_uids=lambda: find_uids(self.harnesses.pids),
                 questions=self._questions,
+                no_encryption=self._no_encryption,
+                times_limited=lambda: self._client.times_limited,
             )
             await tasks.start(control.serve, self._state_dir, desk)
             tasks.start_soon(self._start_all, stop)

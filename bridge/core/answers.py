@@ -28,7 +28,17 @@ from bridge.core.locked import stood, stood_prompt
 from bridge.core.messages import NeedsNumber, WhichPrompt, WrongNumber
 from bridge.core.model import AgentName, Meaning, Option, Phase, Request, RoomId, UserId, Via
 from bridge.core.polls import read_vote
-from bridge.core.replies import Fits, choose, command, confirms, has_form, is_lone_number, is_nothing, split_number
+from bridge.core.replies import (
+    Fits,
+    choose,
+    command,
+    confirms,
+    has_form,
+    is_confirmation,
+    is_lone_number,
+    is_nothing,
+    split_number,
+)
 from bridge.core.state import Entry, Room, Shown, Step
 
 JUST_CLOSED_MS = 5_000  # rule 14: a bare text may still be meant for the prompt that closed a moment ago
@@ -87,7 +97,7 @@ def _weigh_aimed(step: Step, said: Said, aim: Aim, number: int | None, rest: str
     entry, request, attempt = aim.entry, aim.entry.request, _attempt(said)
     if _speaks_of_another(said, request):
         return
-    if number is not None and number != request.number:
+    if number is not None and number not in (request.number, entry.number_of(aim.shown.revision)):
         if may_answer(step, entry, attempt):
             tell(step, said.room, WrongNumber(request, number, said.event_id))
     elif aim.shown.confirmation:
@@ -107,7 +117,11 @@ def _weigh_aimed(step: Step, said: Said, aim: Aim, number: int | None, rest: str
 
 
 def _weigh_confirmation(step: Step, said: Said, aim: Aim, number: int | None, rest: str) -> None:
-    """A reply to the question of rule 10: only the person who chose, with the option's whole name or `confirm`."""
+    """A reply to the question of rule 10: only the person who chose, with the option's whole name or `confirm`.
+
+    Under `strict` never with the name: who said it twice may not have seen the question, and the server can make a reply to it
+    of anything.
+    """
     entry, request, attempt = aim.entry, aim.entry.request, _attempt(said)
     asked = next((c for c in entry.confirmations if c.event_id in said.targets), None)
     if request.phase is not Phase.PENDING or asked is None:
@@ -119,7 +133,7 @@ def _weigh_confirmation(step: Step, said: Said, aim: Aim, number: int | None, re
         _ask_which(step, said, [entry])
     elif request.strict and number is None:
         tell(step, said.room, NeedsNumber(request, said.sender, said.event_id))
-    elif confirms(rest, asked.option):
+    elif is_confirmation(rest, request.options) if request.strict else confirms(rest, asked.option):
         decide(step, entry, asked.option, attempt)
     else:
         fits = choose(rest, request.options)
@@ -151,10 +165,11 @@ def _weigh_numbered(step: Step, said: Said, room: Room, number: int, rest: str) 
         return
     elif entry.request.phase is not Phase.PENDING:
         _weigh_late(step, said, entry, rest)
-    elif said.targets or not _is_placed(
-        step, said, entry
-    ):  # it points at something else, or was written before the prompt
-        _ask_which(step, said, [entry])
+    elif number != entry.request.number:  # the agent has changed what it asked under this number
+        if may_answer(step, entry, _attempt(said)):
+            tell_late(step, entry, entry.old_numbers.index(number) + 1, _attempt(said), None)
+    elif said.targets or not _is_placed(step, said, entry) or _may_mean_the_message_before(step, said, room, entry):
+        _ask_which(step, said, [entry])  # it points at something else, or was written before the prompt
     elif may_answer(step, entry, _attempt(said)):
         take(step, entry, choose(rest, entry.request.options) if rest else Fits.NONE, _attempt(said))
 
@@ -174,8 +189,8 @@ def _find_numbered(step: Step, room: Room, number: int) -> Entry | None:
     request_id = room.waiting.get(number)
     if request_id is not None:
         return step.state.entries[request_id]
-    closed = (step.state.entries[request_id] for request_id in reversed(room.closed))
-    return next((entry for entry in closed if entry.request.number == number), None)
+    others = (step.state.entries[request_id] for request_id in (*room.waiting.values(), *reversed(room.closed)))
+    return next((entry for entry in others if number in (entry.request.number, *entry.old_numbers)), None)
 
 
 def _weigh_bare(step: Step, said: Said, room: Room) -> None:
@@ -195,14 +210,28 @@ def _weigh_bare_for(step: Step, said: Said, room: Room, entry: Entry) -> None:
     request = entry.request
     if _speaks_of_another(said, request) or not may_answer(step, entry, _attempt(said)):
         return
-    late = step.state.locked.get(said.event_id)
-    unseen = said.sender in room.unseen or (late is not None and late.unseen)
-    if _closed_within(step, said, room, JUST_CLOSED_MS) or unseen or not _is_placed(step, said, entry):
+    if _is_unseen(step, said, room) or not _is_placed(step, said, entry):
         _ask_which(step, said, [entry])
     elif request.strict:
         tell(step, said.room, NeedsNumber(request, said.sender, said.event_id))
     else:
         take(step, entry, choose(said.text, request.options), _attempt(said))
+
+
+def _may_mean_the_message_before(step: Step, said: Said, room: Room, entry: Entry) -> bool:
+    """A request that was asked anew keeps its number: this may have been written under what it asked before.
+
+    Under `strict` it has a new one, so the old number says by itself what was meant.
+    """
+    request = entry.request
+    return not request.strict and request.revision > 1 and _is_unseen(step, said, room)
+
+
+def _is_unseen(step: Step, said: Said, room: Room) -> bool:
+    """Whether the person may still have had before them what closed, without their doing, when they wrote (rule 14)."""
+    late = step.state.locked.get(said.event_id)
+    unseen = said.sender in room.unseen or (late is not None and late.unseen)
+    return unseen or _closed_within(step, said, room, JUST_CLOSED_MS)
 
 
 def _weigh_after_the_last(step: Step, said: Said, room: Room) -> None:
@@ -228,7 +257,11 @@ def react(step: Step, reacted: Reacted) -> None:
     entry = step.state.entries.get(shown.request_id) if shown else None
     if shown is not None and entry is not None and not shown.confirmation and entry.request.room == reacted.room:
         _weigh_reaction(step, reacted, entry, shown)
-    _note_presence(step, reacted.room, reacted.sender)
+    strict = step.room(reacted.room).encrypted and any(
+        agent.strict for agent in step.state.agents.values() if agent.room == reacted.room
+    )
+    if not strict:  # a forged one would say that they have seen what they have not
+        _note_presence(step, reacted.room, reacted.sender)
 
 
 def _weigh_reaction(step: Step, reacted: Reacted, entry: Entry, shown: Shown) -> None:

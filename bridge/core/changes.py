@@ -67,7 +67,10 @@ class StoreAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRevision:
-    """A waiting request changed: its row with all but decision and phase (so `placed` and `whole` too); no history row."""
+    """A waiting request changed: its row with all but decision and phase (so `placed` and `whole` too); no history row.
+
+    A room number that it did not have before is taken for good, as by `StoreAsked`.
+    """
 
     request: Request
 

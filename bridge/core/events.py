@@ -261,6 +261,7 @@ class SendFailed:
 
     transaction_id: TransactionId
     sentence: str
+    too_long: bool = False  # there are no words for it that fit an event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

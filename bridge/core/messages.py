@@ -29,6 +29,7 @@ class Replaced:
 
     request: Request  # with the new revision
     old_event_id: EventId
+    old_number: int  # the room number that this message shows
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ class Misfit(StrEnum):
     NOTHING_TO_CHOOSE = "nothing_to_choose"
     SAME_ID = "same_id"
     NOT_TELLABLE = "not_tellable"
+    TOO_LONG = "too_long"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from bridge.core.changes import Priority, StorePosted, StoreRevision
 from bridge.core.effects import Send, Withhold
 from bridge.core.endings import Cause
 from bridge.core.events import Composed, Echoed, SendFailed, TooLarge, ToolCallChanged
-from bridge.core.messages import Prompt, PromptLost, Replaced, Seed
-from bridge.core.model import Essence, EventId, Phase, Request, TransactionId
+from bridge.core.messages import Prompt, PromptLost, Replaced, Seed, Unaskable
+from bridge.core.model import Essence, EventId, Misfit, Phase, TransactionId
 from bridge.core.polls import begin_poll, bind_poll, end_polls, withhold_polls
 from bridge.core.state import Confirmation, Entry, Leaving, Shown, Step, without
 
@@ -47,7 +47,9 @@ def note_composed(work: Step, event: Composed) -> None:
 def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
     """AC-19: what was shown must stay as it was; if it does not, it is asked anew and only answers after that count.
 
-    The message that people know is closed by somebody else: bare text may still be meant for it (rule 14).
+    The message that people know is closed by somebody else: bare text may still be meant for it (rule 14). Under `strict` the
+    new message has a number of its own: a server that kept an answer back until now would else have it count for what
+    nobody has seen.
     """
     request = entry.request
     if request.phase is not Phase.PENDING or not _changed(request.description.essence, event.description.essence):
@@ -67,6 +69,10 @@ def compare(work: Step, entry: Entry, event: ToolCallChanged) -> None:
         placed=False,
         whole=True,
     )
+    entry = replace(entry, old_numbers=(*entry.old_numbers, request.number))
+    if request.strict:
+        entry = work.renumber(entry, request)
+        request = entry.request
     work.do(StoreRevision(request=request))
     work.put_room(request.room, replace(work.room(request.room), closed_at=work.at))
     endings.mark_unseen(work, entry, None)
@@ -117,7 +123,7 @@ def _post_bound(work: Step, entry: Entry, event_id: EventId) -> None:
         endings.close_prompt(work, request, event_id)
     elif request.phase is Phase.PENDING:
         for old in entry.unedited:
-            _say_replaced(work, request, old)
+            _say_replaced(work, entry, old)
         entry = work.put(replace(entry, unedited=()))
         begin_poll(work, entry)
         _seed(work, work.state.entries[request.request_id], event_id)
@@ -129,7 +135,7 @@ def _bind_old(work: Step, entry: Entry, event_id: EventId) -> None:
     if request.phase is Phase.ENDED:
         endings.close_prompt(work, request, event_id)
     elif request.phase is Phase.PENDING and request.event_id is not None:
-        _say_replaced(work, request, event_id)
+        _say_replaced(work, entry, event_id)
     else:  # the new message is not there yet, or the ending is about to be told
         entry = replace(entry, unedited=(*entry.unedited, event_id))
     work.put(entry)
@@ -152,8 +158,10 @@ def _seed(work: Step, entry: Entry, event_id: EventId) -> None:
         )
 
 
-def _say_replaced(work: Step, request: Request, old: EventId) -> None:
-    endings.edit(work, request, Replaced(request, old), f"{request.request_id}/replaced/{old}")
+def _say_replaced(work: Step, entry: Entry, old: EventId) -> None:
+    request = entry.request
+    message = Replaced(request, old, entry.number_of(work.state.shown[old].revision))
+    endings.edit(work, request, message, f"{request.request_id}/replaced/{old}")
 
 
 def place(work: Step, event: Echoed) -> None:
@@ -210,6 +218,10 @@ def fail_to_send(work: Step, event: SendFailed | TooLarge) -> None:
     if isinstance(event, TooLarge):
         post(work, replace(entry, shrink=entry.shrink + 1))
     else:
+        if event.too_long:  # the preview can go, the options cannot
+            request = entry.request
+            notice = Unaskable(request.agent, request.description.title, Misfit.TOO_LONG)
+            work.do(Send(room=request.room, message=notice, priority=Priority.NOTICE))
         endings.end(work, replace(entry, transaction_id=None), Cause.NO_WAY)
 
 

@@ -110,6 +110,19 @@ def confirms(text: str, option: Option) -> bool:
     return bool(said) and (said == CONFIRM or said in names)
 
 
+def word_to_confirm(options: Sequence[Option]) -> str:
+    """What confirms and can be meant for nothing else: `confirm`, doubled for as long as an option is called that."""
+    word = CONFIRM
+    while choose(word, options) is not Fits.NONE:
+        word = f"{word} {CONFIRM}"
+    return word
+
+
+def is_confirmation(text: str, options: Sequence[Option]) -> bool:
+    """Whether this says nothing but that a choice is confirmed (rule 10 under `strict`)."""
+    return normalise(text) == word_to_confirm(options)
+
+
 def normalise(text: str) -> str:
     """The form in which texts, names and ids are compared (rule 15).
 

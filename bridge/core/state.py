@@ -66,6 +66,7 @@ class Entry:
     place: int = 0  # of the current message, once `request.placed`; see `State.place`
     digest: str | None = None
     shrink: int = 0
+    old_numbers: tuple[int, ...] = ()  # the room number of each earlier revision; under `strict` each has its own
     posts: int = 0  # how many messages were made for it: keeps transaction ids apart
     reposted: bool = False
     seeded: int = 0  # how many reaction seeds were queued for the current message
@@ -76,6 +77,10 @@ class Entry:
     confirmations: tuple[Confirmation, ...] = ()
     ballots: tuple[Ballot, ...] = ()  # oldest first
     ticket: int | None = None  # the control-socket caller whose answer decided it
+
+    def number_of(self, revision: int) -> int:
+        """The room number under which people were asked this revision."""
+        return self.old_numbers[revision - 1] if revision <= len(self.old_numbers) else self.request.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +234,13 @@ class Step:
                     waiting=room.waiting.set(request.number, request.request_id),
                 ),
             )
+
+    def renumber(self, entry: Entry, request: Request) -> Entry:
+        """A waiting request goes on under the room number that comes next; no number ever names anything else."""
+        room = self.room(request.room)
+        waiting = without(room.waiting, request.number).set(room.next_number, request.request_id)
+        self.put_room(request.room, replace(room, next_number=room.next_number + 1, waiting=waiting))
+        return self.put(replace(entry, request=replace(request, number=room.next_number)))
 
     def settle(self, entry: Entry) -> None:
         """Take a decided request out of what waits; the room remembers it among what closed."""

@@ -14,7 +14,7 @@ from bridge.core.changes import Priority, StorePin
 from bridge.core.effects import Log, Send
 from bridge.core.events import Said, Verified, Voted
 from bridge.core.messages import DeviceRefused, Exposed, Message
-from bridge.core.model import Agent, AgentName, RoomId, Trust, UserId
+from bridge.core.model import Agent, AgentName, RoomId, Seal, Trust, UserId
 from bridge.core.state import Step
 
 TOLD_MOST = 10  # a homeserver can make up devices for its users: nobody can make the bot flood a room
@@ -61,16 +61,23 @@ def find_refusing(step: Step, said: Said) -> frozenset[AgentName]:
 
 def find_doubt(step: Step, agent: Agent, event: Said | Voted) -> Doubt | None:
     """Why this agent's `trust` does not accept the device that this came from; None: it does, or there is none."""
-    seal = event.seal
-    if seal is None:
+    if event.seal is None:
         return None
+    pinned, changed = step.state.pins.get(event.sender), event.sender in step.state.changed
+    return judge(agent.trust, event.seal, pinned, changed=changed)
+
+
+def judge(trust: Trust, seal: Seal, pinned: str | None, *, changed: bool = False) -> Doubt | None:
+    """Why `trust` does not accept what comes under this seal; None: it does.
+
+    `pinned`: the sender's pinned master key. `changed`: another one was seen since.
+    """
     if seal.device_id is None:
         return Doubt.DEVICE
-    if agent.trust is Trust.ANY:
+    if trust is Trust.ANY:
         return None
-    if agent.trust is Trust.PINNED:
-        pinned = step.state.pins.get(event.sender)
-        if pinned is not None and (event.sender in step.state.changed or seal.master not in (None, pinned)):
+    if trust is Trust.PINNED:
+        if pinned is not None and (changed or seal.master not in (None, pinned)):
             return Doubt.CHANGED
         if seal.signed and seal.master != pinned:
             return Doubt.UNPINNED

@@ -41,6 +41,8 @@ LAST_WORDS_TIMEOUT_S = 10.0
 """For the edit of the prompt and the agent's last message; the transcript is shown without them when they stay away."""
 STOP_TIMEOUT_S = 15.0
 """The bridge ends its turn, its agent and its files in this time; then it is killed with all that it started."""
+LOOK_S = 0.5
+"""One look at what `check` prints; also how long a Ctrl-C may go unheard."""
 LOG_TAIL_LINES = 3
 READ_BYTES = 4096
 
@@ -61,6 +63,7 @@ class Play:
         self._outcomes = folder / "outcomes.jsonl"
         self._bridge: subprocess.Popen[bytes] | None = None
         self._seen: list[Seen] = []
+        self._config: Path
         self.person: Person
         self.room: str
         self.bot: str
@@ -77,7 +80,8 @@ class Play:
             with contextlib.closing(self.person):
                 self.room = self.person.create_room(self.bot)
                 progress("starting the bridge and its agent …")
-                self._start_bridge(self._write_config(bot))
+                self._config = self._write_config(bot)
+                self._start_bridge(self._config)
                 if not self._wait(lambda: self.person.has_joined(self.room, self.bot), JOIN_TIMEOUT_S):
                     raise DemoFailed(f"The bridge did not join the room: {self._bridge_last_words()}")
                 yield
@@ -110,6 +114,33 @@ class Play:
         for text in left:
             self.show(f"        (not sent, nothing waits any more: {printable(text)})")
         return self.outcomes()[0], decided
+
+    def check(self) -> int:
+        """Run `check` beside the bridge, show its lines and their sum; returns its exit code."""
+        levels: dict[str, list[str]] = {"ok": [], "warning": [], "failed": []}
+        with subprocess.Popen(  # noqa: S603 - our own interpreter, arguments of our own
+            [*SERVICE, "check", "--config", str(self._config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            out = cast("TextIO", process.stdout)
+            said = Terminal(out)
+            try:
+                while not said.ended:
+                    self._check_alive()
+                    select.select([out], [], [], LOOK_S)
+                    for line in filter(None, said.lines()):
+                        self.show(line)
+                        level, _, rest = line.partition(" ")
+                        levels.setdefault(level, []).append(rest.strip().partition(": ")[0])
+            finally:
+                if process.poll() is None and not said.ended:
+                    os.killpg(process.pid, signal.SIGKILL)
+        sums = (f"{len(found)} {level}" + _name(found if level != "ok" else []) for level, found in levels.items())
+        self.show(f"demo: {', '.join(sums)}.")
+        return process.returncode
 
     def talk(self, terminal: "Terminal") -> None:
         """Let the terminal talk with the room until its end."""
@@ -156,9 +187,7 @@ with a number or the option's name. !help lists more; Ctrl-D or Ctrl-C ends.
         return edited and said
 
     def _look(self, *, echo: bool = True) -> None:
-        self._check_stop()
-        if self._bridge is not None and self._bridge.poll() is not None:
-            raise DemoFailed(f"The bridge ended with {self._bridge.returncode}: {self._bridge_last_words()}")
+        self._check_alive()
         for seen in self.person.look(self.room):
             self._seen.append(seen)
             if echo or not seen.own_device:
@@ -176,6 +205,11 @@ with a number or the option's name. !help lists more; Ctrl-D or Ctrl-C ends.
     def show(self, text: str) -> None:
         """Put text on the person's screen."""
         print(text, file=self._screen, flush=True)
+
+    def _check_alive(self) -> None:
+        self._check_stop()
+        if self._bridge is not None and self._bridge.poll() is not None:
+            raise DemoFailed(f"The bridge ended with {self._bridge.returncode}: {self._bridge_last_words()}")
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
@@ -236,6 +270,10 @@ approvers = {_toml([self.person.account.user_id])}
         return " / ".join(text.strip().splitlines()[-LOG_TAIL_LINES:]) or "it said nothing."
 
 
+def _name(subjects: Sequence[str]) -> str:
+    return f" ({', '.join(subjects)})" if subjects else ""
+
+
 def _toml(value: str | bool | list[str]) -> str:
     """A value for the config: JSON's strings, truths and lists are TOML's, so long as nothing is written as a surrogate."""
     return json.dumps(value, ensure_ascii=False)
@@ -282,18 +320,25 @@ class Terminal:
         return [line.decode(errors="replace") for line in whole]
 
 
-def run(answers: list[str], json_only: bool, client: type[Person] = Person) -> int:
-    """The whole demo, with this client for the person.
-
-    With answers: one turn, the outcome as the last line, 0 when one decided. Without: talk.
-    """
+@contextlib.contextmanager
+def _making(screen: TextIO, client: type[Person]) -> Generator[Play]:
+    """A play whose folder goes at the end; a signal ends it in order."""
     stop = threading.Event()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_heed_signals(stop))
         folder = Path(tempfile.mkdtemp(prefix="acp-matrix-bridge-demo-"))  # it makes it 0700
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield Play(folder, screen, stop, client)
+
+
+def run(answers: list[str], json_only: bool, client: type[Person] = Person) -> int:
+    """The whole demo, with this client for the person.
+
+    With answers: one turn, the outcome as the last line, 0 when one decided. Without: talk.
+    """
+    with contextlib.ExitStack() as stack:
         screen = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")) if json_only else sys.stdout
-        play = Play(folder, screen, stop, client)
+        play = stack.enter_context(_making(screen, client))
         try:
             with play.stage():
                 if not answers:
@@ -304,3 +349,13 @@ def run(answers: list[str], json_only: bool, client: type[Person] = Person) -> i
             return 1 if answers else 0
     sys.stdout.write(outcome + "\n")
     return 0 if decided else 1
+
+
+def check(client: type[Person] = Person) -> int:
+    """All of the demo started, and `check` run against it: its lines, how many of each kind, its exit code."""
+    with _making(sys.stdout, client) as play:
+        try:
+            with play.stage():
+                return play.check()
+        except Interrupted:
+            return 1

@@ -31,6 +31,7 @@ GATEWAY_TIMEOUT = 504
 
 CREDENTIAL_CODES = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED", "M_USER_LOCKED"})
 ERRCODE = re.compile(r"[A-Za-z0-9_.]{1,100}")  # anything else is no code and is not repeated in a sentence of ours
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # also of whole pairs, which stay what they are
 PAGE = re.compile(r"https://[!-~]{1,2000}")  # plain ASCII: it is shown on a terminal, for a person to open
 
 NO_JSON = object()
@@ -45,11 +46,18 @@ def to_wire(content: JsonObject) -> bytes:
 
 
 def from_wire(raw: bytes) -> object:
-    """The body's JSON, or NO_JSON: also for bytes that are no UTF-8, and for what is nested beyond any stack."""
+    """The body's JSON, or NO_JSON: also for bytes that are no UTF-8, and for what is nested beyond any stack.
+
+    Half of a surrogate pair, which JSON can say and nothing else takes (an address, a database), becomes a `?`: no id and no
+    token of an honest homeserver has one.
+    """
     try:
-        return json.loads(raw)
+        found: object = json.loads(raw)
+        if SURROGATE.search(raw):
+            found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return NO_JSON
+    return found
 
 
 def judge(status: int, headers: Mapping[str, str], said: object) -> None:

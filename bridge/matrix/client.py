@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from nio import AsyncClient, AsyncClientConfig
 
-from bridge.core.errors import CredentialsRefused, EventTooLarge, HomeserverUnreachable, RequestRefused
+from bridge.core.errors import CredentialsRefused, EventTooLarge, HomeserverUnreachable, RateLimited, RequestRefused
 from bridge.core.model import EventId, JsonObject, RoomId, SyncToken, TransactionId, UserId
 from bridge.matrix import answers, events
 from bridge.matrix.batches import Page, SyncBatch, read_batch, strings
@@ -32,6 +32,7 @@ REQUEST_S = 30.0  # for anything but a sync: a homeserver that needs longer for 
 SYNC_GRACE_S = 30.0  # on top of the long poll's own time: until then the server is slow, after it frozen
 FIRST_SYNC_S = 300.0  # a first sync with full state of big rooms takes Synapse minutes; nio sets no limit at all
 UPLOAD_S = 120.0  # files are tens of kilobytes, seldom megabytes; a slow line is given time for those
+ANSWER_MOST_BYTES = 64 * 1024 * 1024  # a first sync of big rooms is a tenth of it; more would fill the memory
 PAGE_EVENTS = 100  # Synapse gives at most 100 timeline events a room and sync, whatever the filter says
 MEDIA_UPLOAD = "/_matrix/media/v3/upload"  # the one call of the content repository that stayed there (v1.11)
 
@@ -63,6 +64,7 @@ class Client:
         self._nio = AsyncClient(homeserver.rstrip("/"), user_id, device_id, config=CONFIG)
         self._nio.user_id = user_id  # the constructor's `user` is only what a login begins with
         self._tokens = tokens or TokenHolder(Tokens(access_token=access_token))
+        self.times_limited = 0  # how often the homeserver has asked for patience (M_LIMIT_EXCEEDED)
 
     @property
     def user_id(self) -> UserId:
@@ -245,7 +247,11 @@ class Client:
         status, headers, said = await self._ask(
             method, target, data, token=token, content_type=content_type, limit_s=limit_s
         )
-        answers.judge(status, headers, said)
+        try:
+            answers.judge(status, headers, said)
+        except RateLimited:
+            self.times_limited += 1
+            raise
         if lists and isinstance(said, list):
             return {"list": cast("list[object]", said)}
         if not isinstance(said, dict):
@@ -271,8 +277,19 @@ class Client:
         with _translated():
             response = await self._nio.send(method, target, cast("Any", data), headers, timeout=limit_s)
             async with response:
-                raw = await response.read()
+                raw = await _read(response)
         return response.status, response.headers, answers.from_wire(raw)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """The body, as long as it is of a size that a homeserver can mean."""
+    pieces, size = list[bytes](), 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > ANSWER_MOST_BYTES:
+            raise HomeserverUnreachable("The homeserver's answer is larger than any should be.", perhaps_done=True)
+    return b"".join(pieces)
 
 
 def _session() -> aiohttp.ClientSession:

@@ -104,15 +104,13 @@ def to_fingerprint(public_key: str) -> str:
 
 
 async def inspect(keys: KeyServer, machine: Device, folder: Path, *, user_id: UserId) -> Standing:
-    """How our device and its identity stand, for `check` and for each start. Changes nothing.
+    """How our device and its identity stand, for `check`. Changes nothing.
 
     Raises the errors of `MatrixError`, and `IdentityUnusable` where the file of the identity cannot be read.
     """
     known = read_kept(folder, user_id).identity
     seen = await _look(keys, machine, user_id)
     published, problem = seen.published, _find_problem(known, seen, machine)
-    if problem is not None:
-        log.warning("identity.problem", device_id=machine.device_id, why=problem)
     return Standing(
         device_known=_is_shown(seen, machine),
         device_signed=seen.signed,

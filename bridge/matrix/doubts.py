@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from bridge.core.messages import DeviceRefused, Exposed, NeedsNumber, SendAgain
 from bridge.core.model import Request
+from bridge.core.replies import word_to_confirm
 from bridge.core.safetext import cut_line, escape_line
 from bridge.matrix.size import LINE_CHARACTERS
 
@@ -43,6 +44,17 @@ def warn(message: Doubtful) -> str:
 def tell_how(request: Request) -> str:
     """How a request is answered where only its number inside the encrypted text counts."""
     return f"Reply with #{request.number} and the number, for example: #{request.number} 1"
+
+
+def tell_how_to_confirm(request: Request) -> str:
+    """What a reply to the question of rule 10 must say."""
+    if request.strict:
+        word = f"#{request.number} {word_to_confirm(request.options)}"
+        return f"reply to this message with: {word}. The option's number or name and reactions do not count here."
+    return (
+        "reply to this message with the option's whole name, or with the word confirm. Numbers and reactions do not count"
+        " here."
+    )
 
 
 def _tell_refused(message: DeviceRefused, who: str) -> str:

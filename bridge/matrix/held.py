@@ -5,6 +5,7 @@ anything is opened and what the time is: it is told both.
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -15,7 +16,7 @@ from bridge.core.changes import StoreLocked
 from bridge.core.events import Locked, StillLocked, Unlocked
 from bridge.core.model import EventId, RoomId, UserId
 from bridge.matrix.events import Source
-from bridge.matrix.sealing import Opened, Shut, Unsealed, Why
+from bridge.matrix.sealing import Opened, Place, Shut, Unsealed, Why
 
 log = structlog.stdlib.get_logger()
 
@@ -69,19 +70,28 @@ class Held:
     def hold(
         self, room: RoomId, sender: UserId, event_id: EventId, source: Source, *, why: Why, now: float
     ) -> list[Unlocked]:
-        """Keep an event for later. Where too many wait, nobody waits for the oldest any more."""
+        """Keep an event for later. Where too many wait, nobody waits for the oldest of who sent the most any more.
+
+        An id that waits already stays what it is: homeservers are believed about ids only once.
+        """
+        if event_id in self._waiting:
+            return []
         self._waiting[event_id] = _Waiting(room=room, sender=sender, source=source, why=why, since=now, tried=now)
         dropped: list[Unlocked] = []
         while len(self._waiting) > HELD_MOST:
-            oldest = next(iter(self._waiting))
-            log.warning("matrix.locked_dropped", room=self._waiting[oldest].room, event_id=oldest)
-            dropped += self.drop(oldest)
+            ((most, _),) = Counter(one.sender for one in self._waiting.values()).most_common(1)
+            oldest = next(event_id for event_id, one in self._waiting.items() if one.sender == most)
+            where = self._waiting[oldest].room
+            log.warning("matrix.locked_dropped", room=where, event_id=oldest)
+            dropped += self.drop(where, oldest)
         return dropped
 
-    def drop(self, event_id: EventId) -> list[Unlocked]:
+    def drop(self, room: RoomId, event_id: EventId) -> list[Unlocked]:
         """Wait for it no longer."""
-        one = self._waiting.pop(event_id, None)
-        return [] if one is None else [Unlocked(room=one.room, event_id=event_id)]
+        if event_id not in self._waiting or self._waiting[event_id].room != room:
+            return []
+        del self._waiting[event_id]
+        return [Unlocked(room=room, event_id=event_id)]
 
     def take_up(self, stored: Iterable[StoreLocked], rooms: Collection[RoomId], now: float) -> list[Unlocked]:
         """Go on with what was shut before a restart; what cannot be read back or is of no bound room is done with."""
@@ -94,12 +104,12 @@ class Held:
                 done += self.hold(row.room, row.sender, row.event_id, source, why=Why.NO_KEY, now=now)
         return done
 
-    def settle(self, tried: Mapping[EventId, Unsealed], now: float) -> list[tuple[EventId, RoomId, Opened | None]]:
+    def settle(self, tried: Mapping[Place, Unsealed], now: float) -> list[tuple[EventId, RoomId, Opened | None]]:
         """Take in what came of the new tries; what is done with comes back, opened or for ever shut (None)."""
         done: list[tuple[EventId, RoomId, Opened | None]] = []
-        for event_id, unsealed in tried.items():
+        for (room, event_id), unsealed in tried.items():
             one = self._waiting.get(event_id)
-            if one is None:
+            if one is None or one.room != room:
                 continue
             if isinstance(unsealed, Shut) and unsealed.why is not Why.NEVER:
                 one.tries = one.tries + 1 if unsealed.why is one.why else 0

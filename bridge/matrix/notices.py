@@ -53,8 +53,8 @@ def compose_closing(request: Request, *, shared: bool = False, budget_bytes: int
 def compose_replaced(message: Replaced, *, budget_bytes: int, shrink: int) -> tuple[Envelope, ...]:
     """The one edit of a prompt whose request changed."""
     request = message.request
-    blocks = render_replaced(request)
-    edits = _write_edits(message.old_event_id, summarise_replaced(request), (blocks, blocks), request.mentions)
+    blocks = render_replaced(message)
+    edits = _write_edits(message.old_event_id, summarise_replaced(message), (blocks, blocks), request.mentions)
     return _pick(edits, budget_bytes, shrink)
 
 

@@ -77,16 +77,24 @@ class Outbox:
         is_encrypted: Callable[[RoomId], bool],
         is_entering: Callable[[RoomId], bool],
         patience: Patience,
+        is_behind: Callable[[RoomId], bool] = lambda _: False,
+        note_encrypted: Callable[[RoomId], None] = lambda _: None,
         people: Callable[[RoomId], Collection[UserId]] = lambda _: (),
         sealing: Sealing | None = None,
         no_sealing_reason: str = "",
         muted_most_s: float = MUTED_MOST_S,
     ) -> None:
-        """`people` are who is to read what is sent into an encrypted room; without `sealing` nothing is sent there."""
+        """`people` are who is to read what is sent into an encrypted room; without `sealing` nothing is sent there.
+
+        A room of which what is known `is_behind` is asked whether it is encrypted by now, before clear text leaves; one that is
+        gets `note_encrypted`.
+        """
         self._client = client
         self._bot = bot
         self._deliver = deliver
         self._is_encrypted = is_encrypted
+        self._is_behind = is_behind
+        self._note_encrypted = note_encrypted
         self._is_entering = is_entering
         self._patience = patience
         self._people = people
@@ -131,11 +139,14 @@ class Outbox:
         """Send what is queued until cancelled. Raises CredentialsRefused when the token does not count any more."""
         while True:
             self._woken = anyio.Event()
-            entry = self._choose(anyio.current_time())
+            now = (
+                anyio.current_time()
+            )  # one look for both: a rest that ended in between would be waited for without end
+            entry = self._choose(now)
             if entry is not None:
                 await self._try(entry)
                 continue
-            with anyio.move_on_after(self._rest_s(anyio.current_time())):
+            with anyio.move_on_after(self._rest_s(now)):
                 await self._woken.wait()
 
     # ----------------------------------------------------------------------------------------------------- choosing
@@ -201,8 +212,18 @@ class Outbox:
         queued (matrix.md, section 6, rule a). Reactions are never encrypted: the server has to count them.
         """
         outgoing = entry.outgoing
+        if (
+            not self._is_encrypted(outgoing.room)
+            and self._is_behind(outgoing.room)
+            and not await self._ask_encrypted(entry)
+        ):
+            return None
         if not self._is_encrypted(outgoing.room):
             return outgoing.event_type, outgoing.content
+        return await self._seal(entry)
+
+    async def _seal(self, entry: _Entry) -> tuple[str, JsonObject] | None:
+        outgoing = entry.outgoing
         if self._sealing is None:
             self._fail(
                 entry, f"The room is encrypted, and this bridge cannot write there. {self._no_sealing_reason}".strip()
@@ -225,6 +246,26 @@ class Outbox:
                 self._rest(entry, error.retry_after if isinstance(error, RateLimited) else None, why=error)
             return None
         return sealed if self._is_queued(entry) else None
+
+    async def _ask_encrypted(self, entry: _Entry) -> bool:
+        """Ask whether the room is encrypted by now; False when the event cannot leave. Sends may work while syncs fail."""
+        room = entry.outgoing.room
+        try:
+            found = await self._client.state_content(room, events.ENCRYPTION)
+        except (HomeserverUnreachable, RateLimited, RequestRefused) as error:
+            if not self._is_queued(entry):
+                return False
+            if isinstance(error, RequestRefused):
+                self._leaving = entry.outgoing.transaction_id
+                await self._refused(entry, error)
+                self._leaving = None
+            else:
+                self._rest(entry, error.retry_after if isinstance(error, RateLimited) else None, why=error)
+            return False
+        if found is not None:
+            log.warning("matrix.encryption_found", room=room)
+            self._note_encrypted(room)
+        return self._is_queued(entry)
 
     def _is_queued(self, entry: _Entry) -> bool:
         return self._entries.get(entry.outgoing.transaction_id) is entry

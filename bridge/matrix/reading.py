@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import structlog
 
 from bridge.core.changes import StoreLocked
-from bridge.core.events import Echoed, Event, Redacted, RoomState, Unlocked
+from bridge.core.events import Echoed, Event, Redacted, RoomSeen, RoomState, Unlocked
 from bridge.core.model import EventId, RoomId, UserId
 from bridge.matrix import events, held, inbox
 from bridge.matrix.batches import SyncBatch
 from bridge.matrix.events import Source
 from bridge.matrix.held import Held
-from bridge.matrix.sealing import Opened, Shut, Unsealed, Why
+from bridge.matrix.sealing import Opened, Place, Shut, Unsealed, Why
 from bridge.matrix.standing import Replacement, Standing
 
 log = structlog.stdlib.get_logger()
@@ -46,7 +46,8 @@ class Reader:
         self._seals = seals
         self._no_sealing_reason = no_sealing_reason
         self._standings = {room: Standing(room, bot, seals=seals) for room in rooms}
-        self._reported: set[RoomId] = set()
+        self._once_encrypted: set[RoomId] = set()  # also of rooms that are not read any more
+        self._reported: dict[RoomId, RoomSeen] = {}  # what the core was last told of each room
         self._seen: OrderedDict[EventId, None] = OrderedDict()
         self._done: list[Unlocked] = []
         self.held = Held()
@@ -67,8 +68,14 @@ class Reader:
 
     def remember_encrypted(self, room: RoomId) -> None:
         """Take a room for encrypted because it was once."""
+        self._once_encrypted.add(room)
         if room in self._standings:
             self._standings[room].encrypt()
+
+    def is_encrypted(self, room: RoomId) -> bool:
+        """Whether the room was ever seen to be encrypted."""
+        standing = self._standings.get(room)
+        return room in self._once_encrypted or (standing is not None and standing.encrypted)
 
     def take_up(self, stored: Iterable[StoreLocked], now: float) -> None:
         """Go on with what was shut before a restart."""
@@ -89,7 +96,7 @@ class Reader:
         self,
         batch: SyncBatch,
         timelines: Mapping[RoomId, Sequence[Source]],
-        opened: Mapping[EventId, Unsealed],
+        opened: Mapping[Place, Unsealed],
         *,
         whole: bool,
         history: bool,
@@ -108,7 +115,7 @@ class Reader:
         self._done.clear()
         happened: list[Event] = []
         for room, standing in self._standings.items():
-            before, replaced = standing.seen(), standing.replaced
+            replaced = standing.replaced
             if room in batch.rooms:
                 timeline = batch.rooms[room]
                 standing.enter(timeline.state, whole=whole or not standing.joined)
@@ -121,8 +128,8 @@ class Reader:
             if standing.replaced is not None and (standing.replaced != replaced or room not in self._reported):
                 read.replaced.append((room, standing.replaced))
             after = standing.seen()
-            if after != before or room not in self._reported:
-                self._reported.add(room)
+            if after != self._reported.get(room):
+                self._reported[room] = after
                 if after.state is not RoomState.JOINED:
                     self._warn(room, after.state)
                 (going if room in batch.left or after.state is not RoomState.JOINED else coming).append(after)
@@ -160,7 +167,7 @@ class Reader:
             encrypted = encrypted or (events.is_state(source) and events.kind(source) == events.ENCRYPTION)
             standing.see_name(source)
             if events.is_sealed(source) and sender is not None and sender != self._bot:
-                if event_id in about.opened:
+                if (room, event_id) in about.opened:
                     found += self._unsealed(room, source, event_id, about)
                 continue
             event = inbox.read(source, room=room, bot=self._bot, names=self._called(room), exposed=encrypted)
@@ -171,7 +178,7 @@ class Reader:
             elif events.is_verification(source) and not encrypted:
                 about.read.steps.append((room, source))
             if isinstance(event, Redacted):
-                found += self.held.drop(event.target)  # nobody else can read it any more either
+                found += self.held.drop(room, event.target)  # nobody else can read it any more either
         return found
 
     def _unsealed(self, room: RoomId, source: Source, event_id: EventId, about: "_Batch") -> list[Event]:
@@ -179,7 +186,7 @@ class Reader:
         sender = events.sender(source)
         if sender is None:
             raise AssertionError("unreachable")
-        match about.opened[event_id]:
+        match about.opened[room, event_id]:
             case Opened() as opened:
                 event = self._opened(room, opened, about.read)
                 return [] if event is None else [event]
@@ -208,7 +215,7 @@ class Reader:
 class _Batch:
     """What goes with the events of one batch: what its encrypted events hold, where its findings go, and when it came."""
 
-    opened: Mapping[EventId, Unsealed]
+    opened: Mapping[Place, Unsealed]
     read: Read
     history: bool = field(kw_only=True)
     now: float = field(kw_only=True)

@@ -6,7 +6,7 @@ something was let through or held back; each says what was asked, what was answe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from bridge.core.messages import (
@@ -28,6 +28,7 @@ from bridge.core.messages import (
     PromptLost,
     Queued,
     QueueFull,
+    Replaced,
     SendAgain,
     Status,
     TooLate,
@@ -51,14 +52,14 @@ from bridge.core.model import (
     UserId,
 )
 from bridge.core.safetext import cut_line, escape_line
-from bridge.matrix.doubts import Doubtful, tell_how, warn
+from bridge.matrix.doubts import Doubtful, tell_how, tell_how_to_confirm, warn
 from bridge.matrix.layout import Block, Choices, Lines, Paragraph, Preview
 from bridge.matrix.size import LINE_CHARACTERS
 
 HOW_TO_ANSWER = "Reply with the number, or the option's name."  # AgentPod's sentence, word for word
 NOT_AN_OPTION = "That is not one of the options, so nothing has been approved."  # rule 16, word for word
 NOTHING_APPROVED = "Nothing has been approved."
-REPLACED = "The agent has changed what it asks. Please answer the newer message; answers to this one no longer count."
+REPLACED = "The agent has changed what it asks. Please answer the newer message{}; answers to this one no longer count."
 
 KEYCAPS = ("1️⃣", "2️⃣", "3️⃣", "4️⃣", "5️⃣", "6️⃣", "7️⃣", "8️⃣", "9️⃣", "🔟")
 
@@ -76,6 +77,7 @@ _MISFITS = {
     Misfit.NOTHING_TO_CHOOSE: "offered nothing to choose from",
     Misfit.SAME_ID: "gave two different options the same id",
     Misfit.NOT_TELLABLE: "offered options that no answer could tell apart",
+    Misfit.TOO_LONG: "offered options that are too long for one message",
 }
 _STOPS = {
     "refusal": "{agent} declined to go on with this turn.",
@@ -160,17 +162,21 @@ def summarise_closing(request: Request, *, shared: bool = False) -> str:
     return f"{_asked(request, shared=shared)}: {show_title(request)}. {tell_ending(request)}"
 
 
-def render_replaced(request: Request) -> tuple[Block, ...]:
+def render_replaced(message: Replaced) -> tuple[Block, ...]:
     """What stands in a prompt's place once the agent changed what it asks (AC-19)."""
-    return (
-        Paragraph(show_title(request), strong=f"{_asked(request)}:"),
-        Paragraph(REPLACED),
-    )
+    asked, instead = _tell_replaced(message)
+    return Paragraph(show_title(message.request), strong=f"{asked}:"), Paragraph(instead)
 
 
-def summarise_replaced(request: Request) -> str:
+def summarise_replaced(message: Replaced) -> str:
     """The same in one line, for clients that know no edits."""
-    return f"{_asked(request)}. {REPLACED}"
+    return ". ".join(_tell_replaced(message))
+
+
+def _tell_replaced(message: Replaced) -> tuple[str, str]:
+    request = message.request
+    newer = f", {_name(request)}" if request.number != message.old_number else ""
+    return _asked(replace(request, number=message.old_number)), REPLACED.format(newer)
 
 
 def tell_ending(request: Request) -> str:
@@ -308,8 +314,8 @@ def _render_which_prompt(message: WhichPrompt) -> tuple[Block, ...]:
 def _tell_too_late(request: Request) -> str:
     if request.decision is None:  # it waits on, in a newer message (AC-19)
         return (
-            f"the agent has changed what {_name(request)} asks, so your answer does not count."
-            " Please answer the newer message."
+            "the agent has changed what it asks, so your answer does not count."
+            f" Please answer the newer message, {_name(request)}."
         )
     return f"your answer to {_name(request)} came too late. {tell_ending(request)}"
 
@@ -320,11 +326,8 @@ def _render_confirm(message: Confirm) -> Speech:
         f"{_who(message.sender)}, you chose {name} for {_name(message.request)}, but not all of what it asks could be"
         " shown, neither in the message nor as a file. Nothing has been approved yet."
     )
-    number = f", with #{message.request.number} in front" if message.request.strict else ""
-    how = (
-        f"To choose it all the same, reply to this message with the option's whole name, or with the word confirm{number}."
-        f" Numbers and reactions do not count here. {message.request.agent} goes on waiting until then."
-    )
+    request = message.request
+    how = f"To choose it all the same, {tell_how_to_confirm(request)} {request.agent} goes on waiting until then."
     return Speech(blocks=(Paragraph(text), Paragraph(how)), reply_to=message.answer, mentions=(message.sender,))
 
 

@@ -78,6 +78,8 @@ class MatrixRooms:
             bot=bot,
             deliver=deliver,
             is_encrypted=self._sync.is_encrypted,
+            is_behind=self._sync.is_behind,
+            note_encrypted=self._sync.note_encrypted,
             is_entering=self._is_entering,
             patience=self._patience,
             people=self._sync.people,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
 
-from bridge.core.model import JsonObject, RoomId, Seal, UserId
+from bridge.core.model import EventId, JsonObject, RoomId, Seal, UserId
 from bridge.matrix.batches import SyncBatch
 from bridge.matrix.events import Source
 
@@ -44,6 +44,9 @@ class Shut:
 
 
 Unsealed: TypeAlias = Opened | Shut
+
+Place: TypeAlias = tuple[RoomId, EventId]
+"""Where an event stands. A homeserver can give one id to two events: what was opened is of that room only."""
 
 
 class Sealing(Protocol):

@@ -25,7 +25,7 @@ from bridge.core.errors import (
     RequestRefused,
 )
 from bridge.core.events import Event
-from bridge.core.model import EventId, RoomId, SyncToken, UserId
+from bridge.core.model import RoomId, SyncToken, UserId
 from bridge.core.ports import Take
 from bridge.matrix import events
 from bridge.matrix.batches import SyncBatch, Timeline
@@ -33,12 +33,13 @@ from bridge.matrix.client import Client
 from bridge.matrix.events import Source
 from bridge.matrix.patience import Patience, worth_a_line
 from bridge.matrix.reading import Read, Reader
-from bridge.matrix.sealing import Sealing, Unsealed
+from bridge.matrix.sealing import Place, Sealing, Unsealed
 from bridge.matrix.standing import Replacement
 
 log = structlog.stdlib.get_logger()
 
 LONG_POLL_MS = 30_000  # as every client does; shorter only costs, longer meets the time limits of proxies
+BEHIND_S = LONG_POLL_MS / 1000 + 5.0  # by then a poll that nothing happens in is answered, also by a slow server
 GAP_PAGES_MOST = 500  # 50,000 events of one room; who was away for longer has no prompt waiting behind them
 BAD_REQUEST = 400
 TOKEN_REFUSALS = 3  # a sync token is given up only when the server has refused it so many times in a row
@@ -102,13 +103,21 @@ class SyncLoop:
         self._to_ask: list[tuple[RoomId, Source]] = []
         self._to_tidy = anyio.Event()
         self._untidy = 0  # failures in a row
+        self._heard_at = -math.inf  # when the server last said what has happened
         self._steps: deque[tuple[RoomId | None, Source]] = deque()
         self._step_came = anyio.Event()
 
     def is_encrypted(self, room: RoomId) -> bool:
         """Whether the room was ever seen to be encrypted."""
-        standing = self._reader.standings.get(room)
-        return standing is not None and standing.encrypted
+        return self._reader.is_encrypted(room)
+
+    def is_behind(self, room: RoomId) -> bool:
+        """Whether the room may be something else by now: no sync has come through for a while, or none tells of it."""
+        return room not in self._reader.standings or anyio.current_time() - self._heard_at >= BEHIND_S
+
+    def note_encrypted(self, room: RoomId) -> None:
+        """Take a room for encrypted that no sync has told of as such yet."""
+        self._reader.remember_encrypted(room)
 
     def people(self, room: RoomId) -> frozenset[UserId]:
         """Who is joined in a bound room, other than the bot."""
@@ -151,6 +160,7 @@ class SyncLoop:
             timeout_ms = 0 if whole else self._timeout_ms(began)
             try:
                 batch = await self._next(since, timeout_ms=timeout_ms, whole=whole)
+                heard_at = anyio.current_time()
                 timelines, opened = ({}, {}) if batch is None else await self._open(batch, since)
             except FATAL:
                 raise
@@ -166,6 +176,7 @@ class SyncLoop:
             read = self._reader.read(
                 batch, timelines, opened, whole=whole, history=since is None, now=anyio.current_time()
             )
+            self._heard_at = heard_at
             if read.found or batch.next_batch != since:
                 await self._give(read.found, batch.next_batch)
             self._tell(read, first=not ready.is_set())
@@ -192,7 +203,7 @@ class SyncLoop:
 
     async def _open(
         self, batch: SyncBatch, since: SyncToken | None
-    ) -> tuple[dict[RoomId, tuple[Source, ...]], dict[EventId, Unsealed]]:
+    ) -> tuple[dict[RoomId, tuple[Source, ...]], dict[Place, Unsealed]]:
         """The rooms' events without gaps, and what the encrypted ones among them hold, also those of earlier batches.
 
         Keys come first: what this batch brings may open what is in it. Of history nothing is opened: it is no answer.
@@ -212,7 +223,11 @@ class SyncLoop:
             left = {room: timeline.events for room, timeline in batch.left.items() if room in bound}
             for room, sources in (timelines | left).items():
                 shut += self._reader.shut(room, sources)
-        return timelines, {event_id: await self._sealing.open(room, source) for event_id, room, source in shut}
+        opened: dict[Place, Unsealed] = {}
+        for event_id, room, source in shut:
+            if (room, event_id) not in opened:  # of two events under one id the first is read, so that one is opened
+                opened[room, event_id] = await self._sealing.open(room, source)
+        return timelines, opened
 
     async def _give(self, found: Sequence[Event], token: SyncToken) -> None:
         """Hand the batch over until it is stored: what was not stored is given again, the same events in the same order."""

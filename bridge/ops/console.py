@@ -5,6 +5,7 @@ Above it: app. Below it: the standard streams. It knows no question and no answe
 
 import getpass
 import os
+import signal
 import sys
 import termios
 import warnings
@@ -64,9 +65,20 @@ class Console:
 
 def _read(ask: Callable[[], str]) -> str:
     try:
-        return ask().strip()
+        with _interruptible():
+            return ask().strip()
     except EOFError as error:
         raise ConfigError(NOBODY) from error
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Let Ctrl-C end the question: asyncio's own handler cancels only what waits in its loop, and would be heard at Enter."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -181,7 +181,9 @@ class Weighing:
                 )
                 self._step(composed, work)
         if not worded and send.transaction_id is not None:
-            self._step(SendFailed(transaction_id=send.transaction_id, sentence="It fits no event."), work)
+            self._step(
+                SendFailed(transaction_id=send.transaction_id, sentence="It fits no event.", too_long=True), work
+            )
 
     def word(
         self,

@@ -141,12 +141,7 @@ def _insert_request(connection: sqlite3.Connection, request: Request, raw: str) 
     )
     connection.execute("INSERT OR IGNORE INTO rooms (room, next_number) VALUES (?, 1)", (room,))
     if request.number > 0:  # 0: it is never put to people
-        _one(
-            connection.execute(
-                "UPDATE rooms SET next_number = ?1 + 1 WHERE room = ?2 AND next_number <= ?1", (request.number, room)
-            ),
-            "The ledger has given this room number before.",
-        )
+        _take_number(connection, room, request.number)
     inserted = connection.execute(
         "INSERT INTO requests (request_id, session_id, request_seq, room, number, revision, event_id)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -155,6 +150,15 @@ def _insert_request(connection: sqlite3.Connection, request: Request, raw: str) 
     connection.execute(
         "INSERT INTO details (position, body, raw) VALUES (?, ?, ?)",
         (inserted.lastrowid, dump_request(request), raw.encode("utf-8", "surrogatepass")),
+    )
+
+
+def _take_number(connection: sqlite3.Connection, room: str, number: int) -> None:
+    _one(
+        connection.execute(
+            "UPDATE rooms SET next_number = ?1 + 1 WHERE room = ?2 AND next_number <= ?1", (number, room)
+        ),
+        "The ledger has given this room number before.",
     )
 
 
@@ -232,12 +236,15 @@ def _store_guarding(connection: sqlite3.Connection, change: _Guarding) -> None:
 
 def _revise(connection: sqlite3.Connection, request: Request) -> None:
     key = escape(request.request_id)
-    _one(
-        connection.execute(
-            "UPDATE requests SET revision = ?, event_id = ? WHERE request_id = ?",
-            (request.revision, _escape_event(request.event_id), key),
-        ),
-        "The ledger knows no such request.",
+    row = connection.execute("SELECT room, number FROM requests WHERE request_id = ?", (key,)).fetchone()
+    if row is None:
+        raise LedgerError("The ledger knows no such request.")
+    room, number = row
+    if request.number != number:  # under `strict` each revision has its own
+        _take_number(connection, room, request.number)
+    connection.execute(
+        "UPDATE requests SET number = ?, revision = ?, event_id = ? WHERE request_id = ?",
+        (request.number, request.revision, _escape_event(request.event_id), key),
     )
     connection.execute(
         "UPDATE details SET body = ? WHERE position = (SELECT position FROM requests WHERE request_id = ?)",

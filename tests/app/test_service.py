@@ -15,9 +15,11 @@ import anyio
 import pytest
 
 from bridge import config
+from bridge.app.inspection import ask_running_bridge
 from bridge.app.service import serve
 from bridge.core.errors import BridgeError
 from bridge.demo.homeserver import Account
+from bridge.ops.findings import RunningBridge
 from bridge.ops.folder import hold_state_folder
 from tests.peers.homeserver import FORBIDDEN, Fault, Homeserver
 from tests.peers.service import START_S, Service, running, write_config
@@ -77,6 +79,24 @@ async def test_a_second_bridge_leaves_what_waits_for_the_first_alone(tmp_path: P
     assert (loaded.ledger_file.exists(), homeserver.requests) == (False, [])
 
 
+async def test_a_homeserver_that_shows_no_keys_of_ours_still_has_its_unencrypted_rooms_served(
+    tmp_path: Path, homeserver: Homeserver
+) -> None:
+    homeserver.keys.hidden = True
+    async with _asking(tmp_path, homeserver) as service:
+        (line,) = service.logged("crypto.unavailable")
+    assert "other keys" in line["why"]
+
+
+async def test_a_homeserver_that_takes_no_keys_still_has_its_unencrypted_rooms_served(
+    tmp_path: Path, homeserver: Homeserver
+) -> None:
+    homeserver.fail_always("keys_upload", Fault(status=403, body=FORBIDDEN))
+    async with _asking(tmp_path, homeserver) as service:
+        (line,) = service.logged("crypto.unavailable")
+    assert "The homeserver refuses the keys of this device (M_FORBIDDEN)." == line["why"]
+
+
 @pytest.fixture(autouse=True)
 def _hangup_ends_programs() -> Iterator[None]:
     """A suite that was started under `nohup` ignores SIGHUP, and so would the programs that it starts."""
@@ -126,6 +146,14 @@ async def test_a_homeserver_that_shows_no_profiles_is_served_all_the_same(
     homeserver.fail_always("profile", Fault(status=403, body=FORBIDDEN))
     async with _asking(tmp_path, homeserver) as service:
         assert await service.end() == 0
+
+
+async def test_a_running_bridge_says_how_it_is_to_whoever_checks_it(tmp_path: Path, homeserver: Homeserver) -> None:
+    limit = {"errcode": "M_LIMIT_EXCEEDED", "retry_after_ms": 1}
+    homeserver.fail("profile", Fault(status=429, body=limit), Fault(status=429, body=limit))
+    async with _asking(tmp_path, homeserver):
+        status = await anyio.to_thread.run_sync(ask_running_bridge, tmp_path / "state")
+    assert status == RunningBridge(no_encryption=None, times_limited=2)
 
 
 def _lives(pid: int) -> bool:

@@ -2,6 +2,7 @@
 """The benchmark: `python -m tests.bench`, without arguments. It prints a table, then one JSON line for each figure."""
 
 import asyncio
+import logging
 import os
 import platform
 import signal
@@ -9,8 +10,17 @@ import sys
 import time
 from types import FrameType
 
+import structlog
+
 from tests.bench.figures import Figure, dump, show
-from tests.bench.measures import RUNS, WARM_UP_RUNS, measure_alone, measure_latencies, measure_version
+from tests.bench.measures import (
+    RUNS,
+    WARM_UP_RUNS,
+    measure_alone,
+    measure_crowd,
+    measure_latencies,
+    measure_version,
+)
 from tests.bench.stage import make_folder, set_up
 
 
@@ -18,7 +28,11 @@ async def run() -> list[Figure]:
     figures = measure_version()
     with make_folder() as folder:
         async with set_up(folder) as (stage, homeserver):
-            for measured in (measure_alone(stage, homeserver), measure_latencies(stage, homeserver)):
+            for measured in (
+                measure_alone(stage, homeserver),
+                measure_crowd(stage, homeserver),
+                measure_latencies(stage, homeserver),
+            ):
                 async for figure in measured:
                     print(f"{time.monotonic() - BEGAN:5.0f} s  {figure.name}", file=sys.stderr, flush=True)
                     figures.append(figure)
@@ -27,6 +41,7 @@ async def run() -> list[Figure]:
 
 def main() -> int:
     signal.signal(signal.SIGTERM, _end)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # stdout is for the figures
     python = platform.python_version()
     print(f"Python {python}, {platform.system()} {platform.machine()}, {os.cpu_count()} processors", end=", ")
     print(f"load {os.getloadavg()[0]:.1f} before the start. Each latency: {WARM_UP_RUNS} runs to warm up, then {RUNS},")

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import aiohttp
 
-from tests.bench.homeserver import API, ROOM
+from tests.bench.homeserver import API, ROOM, user_of
 
 TOKEN = "floor"  # the account's name on the stub
 DISK_BYTES = 4_194_304  # as large as SQLite lets its write-ahead log become
@@ -80,7 +80,7 @@ class Floor(asyncio.SubprocessProtocol):
             said = json.loads(raw)
             since = said["next_batch"]
             for event in said["rooms"]["join"][ROOM]["timeline"]["events"]:
-                if event["sender"] != "@bot:bench":
+                if event["sender"] != user_of(TOKEN):
                     self.answer(event, raw)
 
     def answer(self, event: dict[str, Any], raw: bytes) -> None:

@@ -5,15 +5,20 @@ it holds the kernel's hand-over of both hops, as its floors do.
 """
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 
+from bridge.core.model import JsonObject
 from tests.bench.agent import FLOOD_ID
 from tests.bench.figures import Figure, compare, measure
+from tests.bench.people import ACCOUNT as PERSON_ACCOUNT
+from tests.bench.people import DEVICES_EACH, Person, open_person, publish_crowd
 from tests.bench.stage import ROOT, TOKEN, Report, Stage, read_memory, run_bridge, run_floors
 
 WARM_UP_RUNS = 30  # not counted: the first ones fill caches, open connections and make files grow
@@ -25,7 +30,12 @@ FLOOD_LINES = 100_000
 FLOOD_WAITING = 60  # prompts that wait when a flood begins
 FLOOD_PAUSE_S = 0.1  # between two answers of a flood
 SOME_WAITING = 200
+SEALED = "sealed"  # the account of the bridge whose room is encrypted
+CROWD = "crowd"  # the account of the one whose room is also full
+CROWD_PEOPLE = 25
+CROWD_RUNS = 5  # each takes a bridge that has met nobody yet
 
+NO_GOAL = "no goal"
 LATENCY_GOAL_MS = 3.0
 FLOOR_GOAL = 2.0
 SCALE_GOAL = 1.3
@@ -93,7 +103,7 @@ async def _flood(stage: Stage, pid: int, events: list[str]) -> list[Figure]:
     began = (await stage.hear("one", "flooding"))["at"]
     ended = 0
     for number, event in enumerate(events):
-        stage.tell("homeserver", name=TOKEN, text="1", reply_to=event)
+        stage.tell("homeserver", name=TOKEN, type="m.room.message", content=make_reply("1", event))
         said = (await stage.hear(TOKEN, "delivered"))["at"]
         answer = await stage.hear("one", "answered")
         if answer["id"] == FLOOD_ID:
@@ -132,6 +142,25 @@ async def _flood(stage: Stage, pid: int, events: list[str]) -> list[Figure]:
     ]
 
 
+async def measure_crowd(stage: Stage, homeserver: str) -> AsyncGenerator[Figure]:
+    """The first words to an encrypted room full of devices, each of which must be given the room's key, and the next."""
+    people = publish_crowd(stage, CROWD_PEOPLE)
+    times, calls = Times(), 0
+    for _ in range(CROWD_RUNS):
+        async with run_bridge(stage, homeserver, [CROWD], account=CROWD, people=people, encrypted=True):
+            for number, name in enumerate(("first", "second")):
+                before = stage.heard(CROWD, "call")
+                await _ask(stage, times, name, agent=CROWD, account=CROWD, number=number)
+                calls = stage.heard(CROWD, "call") - before
+                times.values[f"{name}, calls"].append(calls)
+                await stage.rest(CROWD)
+    for name in ("first", "second"):
+        devices = CROWD_PEOPLE * DEVICES_EACH
+        figure = measure(f"{name} ask in a room of {devices} devices", times.values[name])
+        yield replace(figure, goal=NO_GOAL)
+        yield measure("  requests for its keys", times.values[f"{name}, calls"], unit="requests")
+
+
 async def measure_latencies(stage: Stage, homeserver: str) -> AsyncGenerator[Figure]:
     """Asking and answering, with few, some and many prompts waiting in one room."""
     fillers = [f"filler{number}" for number in range(SIZES[-1] // FILL_EACH)]
@@ -144,28 +173,68 @@ async def measure_latencies(stage: Stage, homeserver: str) -> AsyncGenerator[Fig
             for size in SIZES:
                 waiting = await _fill_up(stage, fillers, waiting, size)
                 stage.forget(TOKEN)
-                times = Times()
-                for _ in range(WARM_UP_RUNS):
-                    await _run(stage, numbers, Times())
-                for _ in range(RUNS):
-                    await _run(stage, numbers, times)
+                if size == SIZES[0]:
+                    async with _run_sealed(stage, homeserver, size) as person:
+                        times = await _run_all(stage, numbers, person)
+                else:
+                    times = await _run_all(stage, numbers)
                 for figure in _judge(times, size, first):
                     yield figure
 
 
-async def _run(stage: Stage, numbers: Numbers, times: Times) -> None:
-    """One question and its answer, of the bridge and of both floors, by turns."""
+@asynccontextmanager
+async def _run_sealed(stage: Stage, homeserver: str, size: int) -> AsyncGenerator[Person]:
+    """A second bridge with as many prompts waiting, in an encrypted room; the person in it has given it their key."""
+    filler = f"{SEALED}-filler"
+    async with (
+        open_person(stage, homeserver, SEALED) as person,
+        run_bridge(stage, homeserver, [SEALED, filler], account=SEALED, encrypted=True),
+    ):
+        first = await _ask(stage, Times(), "", agent=SEALED, account=SEALED, number=0)
+        person.check(await stage.hear(PERSON_ACCOUNT, "letter"), first, json.loads(first["body"]))
+        stage.tell(filler, fill=[1, size])
+        await _sent(stage, size - 1, account=SEALED)
+        await stage.rest(SEALED)
+        yield person
+
+
+async def _run_all(stage: Stage, numbers: Numbers, person: Person | None = None) -> Times:
+    for _ in range(WARM_UP_RUNS):
+        await _run(stage, numbers, Times(), person)
+    times = Times()
+    for _ in range(RUNS):
+        await _run(stage, numbers, times, person)
+    return times
+
+
+async def _run(stage: Stage, numbers: Numbers, times: Times, person: Person | None) -> None:
+    """One question and its answer, of the bridge and of both floors, by turns; and of the encrypted one with a `person`."""
     number = numbers.take(odd=bool(numbers.last // 2 % 2))
     sent = await _ask(stage, times, "ask", agent="asker", account=TOKEN, number=number)
     await stage.rest(TOKEN)
     for odd, name in ((False, "ask, bare"), (True, "ask, one sync")):
         await _ask(stage, times, name, agent="floor-agent", account="floor", number=numbers.take(odd=odd))
         await stage.rest("floor")
-    await _answer(stage, times, "answer", agent="asker", account=TOKEN, text="1", event=sent["event_id"])
+    await _answer(stage, times, "answer", agent="asker", account=TOKEN, content=make_reply("1", sent["event_id"]))
     await stage.rest(TOKEN)
     for text, name in (("0", "answer, bare"), ("1", "answer, one sync")):
-        await _answer(stage, times, name, agent="floor-agent", account="floor", text=text, event="")
+        await _answer(stage, times, name, agent="floor-agent", account="floor", content=make_reply(text, ""))
         await stage.rest("floor")
+    if person is not None:
+        sent = await _ask(stage, times, "ask, encrypted", agent=SEALED, account=SEALED, number=numbers.last)
+        await stage.rest(SEALED)
+        sealed = await person.seal(make_reply("1", sent["event_id"]))
+        await stage.rest(SEALED)  # every hundredth time the person's key is a new one, and came just now
+        await _answer(
+            stage, times, "answer, encrypted", agent=SEALED, account=SEALED, content=sealed, kind="m.room.encrypted"
+        )
+        await stage.rest(SEALED)
+
+
+def make_reply(text: str, event: str) -> JsonObject:
+    """What a person says, in reply to an event where one is named."""
+    content: JsonObject = {"msgtype": "m.text", "body": text}
+    return {**content, "m.relates_to": {"m.in_reply_to": {"event_id": event}}} if event else content
 
 
 async def _ask(stage: Stage, times: Times, name: str, *, agent: str, account: str, number: int) -> Report:
@@ -176,8 +245,17 @@ async def _ask(stage: Stage, times: Times, name: str, *, agent: str, account: st
     return sent
 
 
-async def _answer(stage: Stage, times: Times, name: str, *, agent: str, account: str, text: str, event: str) -> None:
-    stage.tell("homeserver", name=account, text=text, reply_to=event)
+async def _answer(
+    stage: Stage,
+    times: Times,
+    name: str,
+    *,
+    agent: str,
+    account: str,
+    content: JsonObject,
+    kind: str = "m.room.message",
+) -> None:
+    stage.tell("homeserver", name=account, type=kind, content=content)
     began = (await stage.hear(account, "delivered"))["at"]
     ended = (await stage.hear(agent, "answered"))["at"]
     times.add(name, began, ended)
@@ -201,9 +279,9 @@ async def _fill(stage: Stage, agent: str, first: int, last: int) -> list[str]:
     return await _sent(stage, last - first)
 
 
-async def _sent(stage: Stage, count: int) -> list[str]:
+async def _sent(stage: Stage, count: int, account: str = TOKEN) -> list[str]:
     async with asyncio.timeout(FILL_WAIT_S):
-        return [(await stage.hear(TOKEN, "prompt"))["event_id"] for _ in range(count)]
+        return [(await stage.hear(account, "prompt"))["event_id"] for _ in range(count)]
 
 
 def _judge(times: Times, size: int, first: dict[str, Figure]) -> list[Figure]:
@@ -225,5 +303,13 @@ def _judge(times: Times, size: int, first: dict[str, Figure]) -> list[Figure]:
             goal = f"< {SCALE_GOAL:g} x" if size == SIZES[-1] else ""
             figures.append(
                 Figure(name=f"  p95 to that of {SIZES[0]} waiting", unit="x", runs=1, median=scale, goal=goal, met=met)
+            )
+        if sealed := times.values.get(f"{act}, encrypted"):
+            floors = {"unencrypted": figure, "sync": synced}
+            encrypted = measure(f"{act}, {size:,} waiting, encrypted", sealed, floors=floors)
+            figures.append(replace(encrypted, goal=NO_GOAL))
+            cost = encrypted.median / figure.median
+            figures.append(
+                Figure(name="  median to that of the unencrypted one", unit="x", runs=1, median=cost, goal=NO_GOAL)
             )
     return figures

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.bench.homeserver import BOT, PERSON, ROOM
+from tests.bench.homeserver import PERSON, ROOM, user_of
 
 TOKEN = "bridge"  # the account's name on the stub
 AGENT = Path(__file__).with_name("agent.py")
@@ -62,7 +62,7 @@ class Stage:
         name = report.get("name", process)
         if report["kind"] == "held":
             self._held.add(name)
-        elif process == "homeserver":
+        elif process == "homeserver" and report["kind"] != "call":
             self._held.discard(name)
         self._last_at = asyncio.get_running_loop().time()
         self._reports[name, report["kind"]].put_nowait(report)
@@ -86,6 +86,12 @@ class Stage:
     def heard(self, name: str, kind: str) -> int:
         """How many such reports wait to be heard."""
         return self._reports[name, kind].qsize()
+
+    def begin(self, account: str, people: Sequence[str], *, encrypted: bool) -> None:
+        """Have an account begin anew, in a room with these people."""
+        self.forget(account)
+        self._held.discard(account)
+        self.tell("homeserver", begin=account, people=people, encrypted=encrypted)
 
     def forget(self, name: str) -> None:
         """Drop what this account has sent so far."""
@@ -141,14 +147,22 @@ def running(words: Sequence[str], log: Path | None = None) -> Generator[subproce
 
 
 @asynccontextmanager
-async def run_bridge(stage: Stage, homeserver: str, agents: Sequence[str]) -> AsyncGenerator[int]:
+async def run_bridge(
+    stage: Stage,
+    homeserver: str,
+    agents: Sequence[str],
+    *,
+    account: str = TOKEN,
+    people: Sequence[str] = (PERSON,),
+    encrypted: bool = False,
+) -> AsyncGenerator[int]:
     """The real `python -m bridge run` with these agents, all in one room; gives back its process id once all are ready.
 
     The first agent has everything as by default; the others only fill the room, without reactions to save time.
     """
-    folder = stage.folder / f"bridge-{len(agents)}"
-    folder.mkdir()
-    (folder / "token").write_text(TOKEN)
+    stage.begin(account, people, encrypted=encrypted)
+    folder = Path(tempfile.mkdtemp(prefix=f"{account}-", dir=stage.folder))
+    (folder / "token").write_text(account)
     (folder / "token").chmod(0o600)
     sections = [
         f"[agents.{name}]\ncommand = {json.dumps([sys.executable, str(AGENT), str(stage.socket), name])}\n"
@@ -159,14 +173,14 @@ async def run_bridge(stage: Stage, homeserver: str, agents: Sequence[str]) -> As
     config = folder / "config.toml"
     config.write_text(
         f'state_dir = {json.dumps(str(folder / "state"))}\n[matrix]\nhomeserver = "{homeserver}"\n'
-        f'user_id = "{BOT}"\naccess_token_file = "token"\n' + "\n".join(sections)
+        f'user_id = "{user_of(account)}"\naccess_token_file = "token"\n' + "\n".join(sections)
     )
     log = folder / "log"
     with running(["-m", "bridge", "--config", str(config), "run"], log) as process:
         try:
             for name in agents:
                 await stage.hear(name, "ready")
-            await stage.rest(TOKEN)
+            await stage.rest(account)
         except TimeoutError:
             raise SystemExit(f"The bridge did not start:\n{log.read_text()}") from None
         yield process.pid

@@ -19,6 +19,7 @@ from bridge.core.ports import Ledger
 from bridge.matrix.client import Client
 from bridge.matrix.patience import Patience
 from bridge.matrix.rooms import MatrixRooms
+from bridge.matrix.sealing import Sealing
 from bridge.relay import Relay
 from tests.fakes.process import FakeProcess
 
@@ -40,6 +41,9 @@ class Setup:
     expires_after: str = "never"
     rooms: Mapping[str, str] = field(default_factory=dict[str, str])  # the harness's session id to a room
     display_name: str = "Bridge"
+    strict: bool = False
+    encrypted: bool = False  # the rooms, from the start
+    keys_lost: bool = False  # the bridge's device had keys once
     command: tuple[str, ...] = ()  # a real program instead of a `FakeProcess`
 
     def room_of(self, agent: str) -> str:
@@ -59,6 +63,7 @@ class Setup:
             "approvers": tuple(self.approvers),
             "listen": "all",
             "expires_after": self.expires_after,
+            "strict": self.strict,
         }
         return AgentSection.model_validate(keys)
 
@@ -80,6 +85,8 @@ class Life:
         clock: Callable[[], Millis],
         new_session_id: Callable[[], SessionId],
         new_token: Callable[[], str],
+        sealing: Sealing | None,
+        no_sealing_reason: str,
     ) -> None:
         self.ledger = ledger
         self.delivered: list[Event] = []
@@ -98,6 +105,8 @@ class Life:
             bound={room: shared.count(room) > 1 for room in shared if room is not None},
             deliver=self._deliver,
             take=self._take,
+            sealing=sealing,
+            no_sealing_reason=no_sealing_reason,
             patience=SOON,
         )
         self.harnesses = Harnesses(

@@ -10,7 +10,7 @@ import logging
 import tempfile
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +19,16 @@ from anyio.abc import TaskGroup, TaskStatus
 from structlog.testing import capture_logs
 
 from bridge.core.changes import Record
-from bridge.core.errors import LedgerError
-from bridge.core.model import Millis, Request, RequestId, SessionId
+from bridge.core.errors import KeysLost, LedgerError
+from bridge.core.model import Millis, Request, RequestId, SessionId, UserId
 from bridge.matrix.client import Client
+from bridge.matrix.crypto.machine import Machine
+from bridge.matrix.sealing import Sealing
 from bridge.store.ledger import SqliteLedger
 from tests.cases.faulty import Commit, FaultyLedger
 from tests.cases.life import BOT, PATIENCE_S, Life, Setup
+from tests.cases.wording import READABLE
+from tests.fakes.sealing import FakeSealing, unseal
 from tests.peers.homeserver import Homeserver, SentEvent
 
 TOKEN = "tok-Okapi-52"  # looks for itself in logs, room and ledger
@@ -77,6 +81,9 @@ class Stage:
         self.unread_before = self.unread_after = (
             0  # messages of a flood, when an answer was given and when it was there
         )
+        self.sealing = FakeSealing()  # of the bridge's device, over all its lives
+        self.sealing.keys.add(READABLE)
+        self.checked = ""  # what `check` says of this bridge, where a case asks for that
         self._first_request = 0  # where a round of a case that is played many times begins
         self.sends_held = False  # the homeserver is slow: nobody waits for what is on its way
         self.writes_held = False  # an agent is slow: nobody waits for what it has to read
@@ -115,6 +122,7 @@ class Stage:
     async def _live(self, *, task_status: TaskStatus[Life]) -> None:
         ledger = await SqliteLedger.open(self.state_dir / "ledger.db")
         client = Client(self.homeserver.url, user_id=BOT, device_id=self.homeserver.device_id, access_token=TOKEN)
+        sealing, why = self._open_keys()
         life = Life(
             self.setup,
             client,
@@ -122,6 +130,8 @@ class Stage:
             clock=self.read_clock,
             new_session_id=self._new_session_id,
             new_token=self._new_token,
+            sealing=sealing,
+            no_sealing_reason=why,
         )
         try:
             await life.run((await life.relay.load()).token, lambda: task_status.started(life))
@@ -130,6 +140,16 @@ class Stage:
                 await client.close()
                 await ledger.close()
             life.over.set()
+
+    def _open_keys(self) -> tuple[Sealing | None, str]:
+        """The keys of the bridge's device, or why there are none."""
+        if not self.setup.keys_lost:
+            return (self.sealing if self.setup.encrypted else None), "Encryption is not set up."
+        try:
+            Machine(self.state_dir, UserId(BOT), self.homeserver.device_id)
+        except KeysLost as error:
+            return None, str(error)
+        raise AssertionError("unreachable")
 
     def _new_session_id(self) -> SessionId:
         self._sessions += 1
@@ -195,8 +215,8 @@ class Stage:
 
     @property
     def sent(self) -> list[SentEvent]:
-        """Every event that the bridge has put into a room, in order."""
-        return self.homeserver.sent
+        """Every event that the bridge has put into a room, in order, as who has the keys reads it."""
+        return [_read(event) for event in self.homeserver.sent]
 
     def lines(self, agent: str = "A") -> list[Json]:
         """Every line that this agent has read, over all lives of the bridge."""
@@ -256,6 +276,13 @@ class Stage:
             for event in self.sent
             if event.type == "m.room.message" and relation(event)[0] is None and event.event_id not in prompts
         ]
+
+
+def _read(event: SentEvent) -> SentEvent:
+    if event.type != "m.room.encrypted":
+        return event
+    inner = unseal(event.content)
+    return replace(event, type=inner["type"], content=inner["content"])
 
 
 def relation(event: SentEvent) -> tuple[str | None, str | None]:

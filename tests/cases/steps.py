@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,10 +23,12 @@ from bridge.app.service import new_nonce, new_session_id
 from bridge.core.errors import LedgerBusy
 from bridge.core.events import AgentGone, Asked
 from bridge.ops import control
-from tests.cases.life import BOB, BOT, PATIENCE_S, ROOM, Setup, name_of
+from tests.cases.checking import check
+from tests.cases.life import BOB, BOT, PATIENCE_S, ROOM, name_of
 from tests.cases.reading import Run
 from tests.cases.stage import MEMBERS, Stage
 from tests.cases.wording import fill, write_ask, write_events, write_line, write_response
+from tests.fakes.sealing import key
 from tests.peers.homeserver import Fault
 
 SCRIPTED = Path(__file__).parents[1] / "peers" / "scripted_agent.py"
@@ -36,25 +38,6 @@ BETWEEN_ROUNDS_S = 20  # of a case that is played many times on one stage: nothi
 EYES = {"sync": [{"react": "\U0001f440", "to": "$other"}]}  # whoever looks at the room has seen what it shows
 
 Json = dict[str, Any]
-
-
-def read_setup(run: Run) -> Setup:
-    """What the steps say before the start: the agents there are, and the config."""
-    agents = {step["harness"]: step["session"] for step in _walk(run.steps) if "ask" in step and "harness" in step}
-    config: Json = {}
-    for step in run.steps:
-        if "reload" not in step:
-            config |= step.get("config", {})
-    if "bot_display_name" in config:
-        config["display_name"] = config.pop("bot_display_name")
-    return Setup(agents=agents or {"A": "s1"}, **config)
-
-
-def _walk(steps: Sequence[Json]) -> Iterator[Json]:
-    for step in steps:
-        yield step
-        for key in ("each_in_a_fresh_run", "at_once", "together", "steps"):
-            yield from _walk(step.get(key, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +68,8 @@ class Player:
                 await self._do(step)
             await self._be_started()
             await self._stage.settle()
+            if self._stage.setup.keys_lost:
+                self._stage.checked = await check(self._stage)
             if self._held:
                 self._stage.mark()
                 for held in sorted(self._held, key=lambda held: held.until_ms):
@@ -101,7 +86,7 @@ class Player:
 
     async def _do(self, step: Json) -> None:
         match step:
-            case {"config": _} | {"room": _}:
+            case {"config": _} | {"room": _} | {"fault": "crypto_store_missing"}:
                 return
             case {"fault": "clock" | "timezone" | "harness_stderr"}:
                 self._arrange(step)
@@ -144,6 +129,8 @@ class Player:
                 self._say_bytes(write_line(self._fill(step)))
             case {"sync": events}:
                 await self._sync(events)
+            case {"room_key": session, "decrypts": _}:
+                self._homeserver.send_to_device(key(session))
             case {"do": "cancel", "session": session}:
                 self._put([{"text": self._word_cancel(session), "from": BOB}])
             case {"do": "status", "waits_s": seconds}:
@@ -176,18 +163,20 @@ class Player:
         people = [person for person in dict.fromkeys((*MEMBERS, *setup.approvers)) if person != BOT]
         later = {step["joined"] for step in self._run.steps if "joined" in step}
         for room in dict.fromkeys((ROOM, *setup.rooms.values())):
-            self._homeserver.room(room, *people, joined=room not in later)
+            self._homeserver.room(room, *people, joined=room not in later, encrypted=setup.encrypted)
 
     async def _begin_turns(self) -> None:
         """A turn is running in every session, once its room can be spoken in; after a restart none was asked for."""
         if len(self._stage.lives) > 1:
             return
         setup = self._stage.setup
+        if setup.keys_lost:
+            return  # nobody can say anything that the bridge could read
         rooms = {agent: setup.room_of(agent) for agent in setup.agents if agent not in self._turns}
         ready = {agent: room for agent, room in rooms.items() if self._homeserver.membership(room) == "join"}
         for agent, room in ready.items():
             start = f"{name_of(agent)}: begin" if len(setup.agents) > 1 else "begin"
-            self._homeserver.say(room, start, setup.approvers[0])
+            self._put([{"encrypted" if setup.encrypted else "text": start, "from": setup.approvers[0], "room": room}])
             self._turns[agent] = None
             if not setup.command:
                 line = await self._stage.running.fake(agent).hear(method="session/prompt")
@@ -232,10 +221,17 @@ class Player:
 
     def _put(self, events: list[Json]) -> None:
         """In one batch: the homeserver gives all that is there when it is next asked."""
-        for room, event in write_events(self._fill(events)):
+        for room, event in write_events(self._fill([self._lock(event) for event in events])):
             kind, content, sender = event.pop("type"), event.pop("content"), event.pop("sender")
             now = {"origin_server_ts": self._stage.true_ms}
             self._homeserver.put(room, kind, content, sender, **now | event)
+
+    def _lock(self, event: Json) -> Json:
+        """What nobody can read yet is sealed under the key that a later step brings, with what it says then."""
+        if event.get("encrypted", "") is not None:
+            return event
+        (step,) = [step for step in self._run.steps if event["id"] in step.get("decrypts", {})]
+        return event | {"sealed": step["decrypts"][event["id"]], "session": step["room_key"]}
 
     def _word_cancel(self, session: str) -> str:
         agents = self._stage.setup.agents
@@ -276,7 +272,15 @@ class Player:
             new_session_id=new_session_id,
             new_nonce=new_nonce,
         )
-        desk = Desk(life.relay, life.ledger, agents=agents, harness_uids=frozenset, questions=questions)
+        desk = Desk(
+            life.relay,
+            life.ledger,
+            agents=agents,
+            harness_uids=frozenset,
+            questions=questions,
+            no_encryption="",
+            times_limited=lambda: 0,
+        )
         async with anyio.create_task_group() as tasks:
             await tasks.start(control.serve, stage.state_dir, desk)
             reader, writer = await asyncio.open_unix_connection(control.socket_path(stage.state_dir))

@@ -4,7 +4,6 @@ Above it: the test modules. Below it: nothing.
 """
 
 WAITING_KINDS = {
-    "encryption": "encrypted rooms are not built yet",
     "rate-limit": "the tests of a limiting homeserver are not built yet",
     "homeserver-down": "the tests of a homeserver that is away are not built yet",
     "restart": "the tests of kills at named points are not built yet",

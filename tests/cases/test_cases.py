@@ -6,15 +6,16 @@ Cases of parts that are not built yet are skipped by name with the part that the
 import anyio
 import pytest
 
-from tests.cases import claims_deciding, claims_showing, claims_working, tables
+from tests.cases import claims_deciding, claims_sealed, claims_showing, claims_working, tables
+from tests.cases.beginning import read_setup
 from tests.cases.claims import CLAIMS, find_claim
 from tests.cases.reading import Json, Run, expand, read_cases
 from tests.cases.stage import staging
-from tests.cases.steps import Player, read_setup
+from tests.cases.steps import Player
 from tests.cases.verdict import judge
 
 RUN_LIMIT_S = 120.0  # the longest has 200 rounds; nothing in it waits for a clock
-CLAIM_MODULES = (claims_deciding, claims_showing, claims_working)  # they register what they assert
+CLAIM_MODULES = (claims_deciding, claims_sealed, claims_showing, claims_working)  # they register what they assert
 
 CASES = read_cases()
 

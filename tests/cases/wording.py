@@ -12,6 +12,7 @@ from typing import Any
 from bridge.acp.jsonrpc import LINE_LIMIT_BYTES
 from bridge.core.model import JsonValue
 from tests.cases.life import ALICE, ROOM
+from tests.fakes.sealing import seal
 
 Json = dict[str, Any]
 
@@ -25,6 +26,8 @@ _REPEAT = re.compile(r"\{\{repeat:(.*?):(LIMIT\+)?(\d+)\}\}", re.DOTALL)
 _ASK = re.compile(r"\{\{ask:(\d+)\}\}")
 _NUMBER = re.compile(r"\{\{number_of_(P\d+|P_last)\}\}")
 _NAME = re.compile(r"\$(P\d+|P_last|bot_notice|seed1_of_P\d+|confirm_of_P\d+)")
+
+READABLE = "readable"  # the key of what people write so that the bridge can read it at once
 
 Find = Callable[[str], str]
 
@@ -72,6 +75,15 @@ def _write_event(event: Json) -> tuple[str, Json]:
 def _write_content(event: Json) -> tuple[str, Json]:
     if "type" in event:
         return event["type"], event["content"]
+    if "sealed" in event:
+        return "m.room.encrypted", seal(
+            "m.room.message", event["sealed"], room=event.get("room", ROOM), session=event["session"]
+        )
+    if "encrypted" in event:
+        clear = {key: value for key, value in event.items() if key != "encrypted"}
+        kind, content = _write_content({**clear, "text": event["encrypted"]})
+        relates = {"m.relates_to": content.pop("m.relates_to")} if "m.relates_to" in content else {}  # it stays outside
+        return "m.room.encrypted", seal(kind, content, room=event.get("room", ROOM), session=READABLE) | relates
     if "react" in event:
         relates = {"rel_type": "m.annotation", "event_id": event["to"], "key": event["react"]}
         return "m.reaction", {"m.relates_to": relates}

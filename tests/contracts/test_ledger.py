@@ -198,6 +198,10 @@ ENDED = [start(), ask(make_request()), decide(make_request()), end(make_request(
         ([start()], POSTED),
         ([start()], decide(make_request())),
         ([start()], StoreRevision(request=make_request())),
+        (
+            [start(), ask(make_request(1)), ask(make_request(2))],
+            StoreRevision(request=replace(make_request(2), number=1)),
+        ),
         ([start(), ask(make_request())], end(make_request())),
         (ENDED, end(make_request(), Ending.SHUTDOWN)),
         ([queue(make_request())], queue(make_request(2))),
@@ -343,6 +347,15 @@ async def test_room_numbers_go_on_after_the_last(ledger: Ledger) -> None:
     other = RoomId("!b")
     await ledger.commit([start(), ask(make_request(1)), ask(make_request(2)), ask(make_request(3, room=other))], at=AT)
     assert {ROOM: 3, other: 4} == (await ledger.load()).next_numbers
+
+
+async def test_a_revision_with_a_number_of_its_own_takes_it_for_good(ledger: Ledger) -> None:
+    revised = replace(make_request(), revision=2, number=4)
+    await ledger.commit([start(), ask(make_request()), StoreRevision(request=revised)], at=AT)
+    found = await ledger.load()
+    assert ({ROOM: 5}, (revised,)) == (found.next_numbers, found.open)
+    assert await ledger.commit([StoreRevision(request=replace(revised, placed=True))], at=AT) == []
+    assert {ROOM: 5} == (await ledger.load()).next_numbers
 
 
 async def test_a_request_that_nobody_is_asked_takes_no_room_number(ledger: Ledger) -> None:

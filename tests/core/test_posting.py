@@ -7,9 +7,9 @@ import pytest
 from bridge.core.changes import StorePosted, StoreRevision
 from bridge.core.effects import Send, Withhold
 from bridge.core.events import Composed, Echoed, Redacted, SendFailed, Sent, TooLarge, ToolCallChanged, TurnCancelled
-from bridge.core.messages import Closing, NotAllowed, Prompt, PromptLost, Replaced, TooLate, WhichPrompt
-from bridge.core.model import CallRef, Cancelled, Essence, EventId, Phase, RequestId, Selected, TransactionId
-from tests.core.play import ALICE, BOB, MALLORY, OPTIONS, ROOM, SESSION, Play, agent, describe
+from bridge.core.messages import Closing, NotAllowed, Prompt, PromptLost, Replaced, TooLate, Unaskable, WhichPrompt
+from bridge.core.model import CallRef, Cancelled, Essence, EventId, Misfit, Phase, RequestId, Selected, TransactionId
+from tests.core.play import ALICE, BOB, CLAUDE, MALLORY, OPTIONS, ROOM, SESSION, Play, agent, describe
 
 SAME = describe()
 
@@ -345,6 +345,25 @@ def test_a_prompt_that_can_never_be_sent_makes_its_request_undeliverable() -> No
     play.step(SendFailed(transaction_id=transaction_id, sentence="The bot was banned."))
     assert [o for _, o in play.outcomes] == [Cancelled()]
     assert play.step(SendFailed(transaction_id=transaction_id, sentence="The bot was banned.")) == []
+
+
+def test_a_prompt_that_fits_no_event_is_cancelled_and_the_room_is_told() -> None:
+    play = Play()
+    asked = play.ask(posted=False)
+    transaction_id = play.state.entries[asked].transaction_id
+    assert transaction_id is not None
+    play.step(SendFailed(transaction_id=transaction_id, sentence="It fits no event.", too_long=True))
+    assert play.told() == [Unaskable(CLAUDE, "Run tests", Misfit.TOO_LONG)]
+    assert [o for _, o in play.outcomes] == [Cancelled()]
+
+
+def test_a_prompt_that_cannot_be_sent_to_its_room_is_not_told_there() -> None:
+    play = Play()
+    asked = play.ask(posted=False)
+    transaction_id = play.state.entries[asked].transaction_id
+    assert transaction_id is not None
+    play.step(SendFailed(transaction_id=transaction_id, sentence="The bot was banned."))
+    assert play.told() == []
 
 
 def test_a_withheld_prompt_of_a_decided_request_changes_nothing() -> None:

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bridge.core.changes import StoreDecision, StoreEnding, StoreLocked, StoreSessionEnd
+from bridge.core.changes import StoreAsked, StoreDecision, StoreEnding, StoreLocked, StoreRevision, StoreSessionEnd
 from bridge.core.effects import Conversation, Respond, Send
 from bridge.core.events import (
     AgentGone,
@@ -429,9 +429,51 @@ class Requests(RuleBasedStateMachine):
         assert sum(room.offers.values()) == len(pending)
         assert bool(room.forms) == bool(pending)
 
+    @invariant()
+    def no_room_number_is_given_twice(self) -> None:
+        asked = [e.request for e in self.play.all_effects if isinstance(e, StoreAsked) and e.request.number]
+        revised = [e.request for e in self.play.all_effects if isinstance(e, StoreRevision)]
+        first: dict[int, tuple[RequestId, str | None]] = {}
+        for request in (*asked, *revised):
+            what = (request.request_id, request.description.essence.command if request.strict else None)
+            assert first.setdefault(request.number, what)[0] == request.request_id
+            if request.strict and request.revision > 1:
+                assert first[request.number] == what, "under strict a number names one question"
+        assert self.play.state.rooms[ROOM].next_number == 1 + max(first, default=0)
+
+
+class StrictRequests(Requests):
+    """The same where the homeserver is believed nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.play = Play(agent(expires_after=60_000, reactions=True, polls=True, strict=True))
+        self.play.encrypt()
+
+    @rule(number=st.integers(0, 9), text=WORDS, sender=PEOPLE, command=st.sampled_from(["ls", "rm -rf /"]))
+    def an_answer_is_kept_back_until_the_request_has_changed(
+        self, number: int, text: str, sender: UserId, command: str
+    ) -> None:
+        request_id = self.pick(number)
+        if request_id is None or self.play.request(request_id).phase is not Phase.PENDING:
+            return
+        old = self.play.request(request_id)
+        self.the_agent_changes_what_it_asks(number, command)
+        if self.play.request(request_id).revision == old.revision:
+            return
+        self.the_message_arrives(number)
+        before = {r: self.play.request(r).phase for r in self.asked}
+        for target in (None, self.play.request(request_id).event_id):
+            self.play.say(f"#{old.number} {text}", sender, *([target] if target else []))
+        assert before == {r: self.play.request(r).phase for r in self.asked}
+
 
 class NothingIsForgotten(Requests.TestCase):
     settings = settings(max_examples=150, stateful_step_count=30, print_blob=True)
+
+
+class NothingIsForgottenUnderStrict(StrictRequests.TestCase):
+    settings = settings(max_examples=100, stateful_step_count=30, deadline=None, print_blob=True)
 
 
 def test_a_state_holds_the_event_of_every_posted_prompt() -> None:

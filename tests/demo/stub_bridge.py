@@ -1,7 +1,7 @@
 """The least that can pass for the bridge in the demo: one room, one agent, one request; no rule of the real one.
 
 With it the demo is tested for what the real bridge would not do: end by itself, stay silent, or not listen to SIGTERM.
-`STUB_FAULT` chooses: `ends`, `silent`, `stubborn`, `no-prompt`, `deaf`.
+`STUB_FAULT` chooses: `ends`, `silent`, `stubborn`, `no-prompt`, `deaf`, `slow-check`. Its `check` finds something of each kind.
 """
 
 import itertools
@@ -108,6 +108,13 @@ def serve(config: Json) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "check":
+        sys.stdout.write(
+            "ok       room: fine.\nwarning  users: the same.\nfailed   token: gone: see there.\nok       one: it"
+        )
+        sys.stdout.flush()
+        time.sleep(60 if FAULT == "slow-check" else 0)
+        sys.exit(3)
     assert sys.argv[1:3] == ["run", "--config"]
     if FAULT == "ends":
         sys.exit("no config today")

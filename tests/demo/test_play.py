@@ -10,6 +10,8 @@ import pytest
 
 from bridge.core.errors import DemoFailed
 from bridge.demo import agent, play
+from bridge.demo.encrypting import EncryptingPerson
+from bridge.demo.person import Person
 from tests.peers.untraced import untraced
 
 STUB = Path(__file__).with_name("stub_bridge.py")
@@ -113,6 +115,31 @@ def test_a_bridge_that_does_not_end_when_asked_is_killed(run: Run, monkeypatch: 
     assert code == 0
 
 
+def test_a_check_of_the_demo_shows_its_lines_their_sum_and_ends_with_its_code(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del run
+    assert play.check() == 3
+    assert capsys.readouterr().out.splitlines() == [
+        "ok       room: fine.",
+        "warning  users: the same.",
+        "failed   token: gone: see there.",
+        "ok       one: it",
+        "demo: 2 ok, 1 warning (users), 1 failed (token).",
+    ]
+
+
+@pytest.mark.parametrize("client", [Person, EncryptingPerson])
+def test_check_finds_nothing_wrong_with_the_demo_itself(
+    client: type[Person], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bridge itself and no stub. That the agent runs as the same user is true there, too."""
+    assert play.check(client) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"demo: {12 if client.encrypts else 9} ok, 1 warning (users), 0 failed."
+    )
+
+
 def test_a_terminal_hands_out_whole_lines_and_then_the_end() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading) as stream:
@@ -150,18 +177,20 @@ def test_a_person_at_a_terminal_talks_with_the_room_until_the_end_of_input(
 
 
 @pytest.mark.parametrize(
-    ("moment", "number"),
+    ("moment", "number", "call", "code"),
     [
-        ("starting the homeserver", signal.SIGTERM),
-        ("starting the bridge", signal.SIGHUP),
-        ("password", signal.SIGINT),
+        ("starting the homeserver", signal.SIGTERM, "run([], False)", 0),
+        ("starting the bridge", signal.SIGHUP, "run([], False)", 0),
+        ("password", signal.SIGINT, "run([], False)", 0),
+        ("failed", signal.SIGINT, "check()", 1),
     ],
 )
 def test_a_signal_at_any_moment_leaves_no_process_and_no_folder(
-    tmp_path: Path, moment: str, number: signal.Signals
+    tmp_path: Path, moment: str, number: signal.Signals, call: str, code: int
 ) -> None:
-    program = f"import sys; from bridge.demo import play; play.SERVICE = {(sys.executable, str(STUB))!r}; sys.exit(play.run([], False))"
+    program = f"import sys; from bridge.demo import play; play.SERVICE = {(sys.executable, str(STUB))!r}; sys.exit(play.{call})"
     env = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    env |= {"STUB_FAULT": "slow-check"} if call == "check()" else {}
     keyboard, terminal = pty.openpty()
     with subprocess.Popen(  # noqa: S603 - our own interpreter and program
         [sys.executable, "-c", program],
@@ -182,4 +211,4 @@ def test_a_signal_at_any_moment_leaves_no_process_and_no_folder(
             demo.kill()
     os.close(keyboard)
     os.close(terminal)
-    assert (demo.returncode, find_processes(tmp_path), list(tmp_path.iterdir())) == (0, [], [])
+    assert (demo.returncode, find_processes(tmp_path), list(tmp_path.iterdir())) == (code, [], [])

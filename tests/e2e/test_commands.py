@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.demo.homeserver import Homeserver
+from bridge.app.device import discard_keys
+from bridge.demo.homeserver import Account, Homeserver
 from tests.e2e.stage import ALLOW, REJECT, playing, setting_up
+from tests.peers.devices import at_work
 from tests.peers.service import command, running
 
 
@@ -126,9 +128,63 @@ async def test_check_finds_nothing_wrong_where_the_service_runs_well(synapse: Ho
             await stage.until_joined()
             assert await bridge.end() == 0
         code, out, _ = await command(stage.config, "check")
-    subjects = {line.split(maxsplit=1)[1].partition(":")[0]: line.split()[0] for line in out.splitlines()}
-    expected = dict.fromkeys(
-        ("config", "state folder", "homeserver", "token", "room of claude", "approvers of claude", "harness of claude"),
-        "ok",
+    expected = (
+        *("config", "state folder", "homeserver", "token", "encryption", "room of claude", "approvers of claude"),
+        *("harness of claude", "rate limit"),
     )
-    assert (0, expected | {"users": "warning"}) == (code, subjects)
+    assert (0, dict.fromkeys(expected, "ok") | {"users": "warning"}) == (code, read_levels(out))
+
+
+def read_levels(out: str) -> dict[str, str]:
+    """How each subject of `check` went."""
+    return {line.split(maxsplit=1)[1].partition(": ")[0]: line.split()[0] for line in out.splitlines()}
+
+
+async def test_check_beside_a_bridge_in_an_encrypted_room(synapse: Homeserver, tmp_path: Path) -> None:
+    """Alice has a device that she signed, Bob none; the bridge's files are as they were, and it goes on."""
+    async with setting_up(synapse, tmp_path) as stage:
+        await stage.enter("bob")
+        content = {"algorithm": "m.megolm.v1.aes-sha2"}
+        await stage.alice.person.ask("PUT", f"/rooms/{stage.room}/state/m.room.encryption", content)
+        stage.write_config(encryption=True)
+        alice, bob = (stage.people[name].person.user_id for name in ("alice", "bob"))
+        person = stage.alice.person
+        account = Account(user_id=alice, device_id=person.device_id, access_token=person.token, password="")
+        async with at_work(synapse.base_url, account, tmp_path / "alice") as device:
+            await device.sign()
+        async with running(stage.config) as bridge:
+            await stage.until_joined()
+            code, out, err = await command(stage.config, "check")
+            beside = read_levels(out)
+            assert await bridge.end() == 0
+        code_alone, alone, _ = await command(stage.config, "check")
+    assert (0, "", 0) == (code, err, code_alone)
+    assert "and the running bridge has them open." in out
+    assert "the running bridge" not in alone
+    assert beside == read_levels(alone)
+    assert beside == dict.fromkeys(
+        (
+            *("config", "state folder", "homeserver", "token", "encryption", "device", "fallback key"),
+            *("room of claude", "approvers of claude", f"devices of {alice} for claude"),
+            *("harness of claude", "rate limit"),
+        ),
+        "ok",
+    ) | dict.fromkeys((f"devices of {bob} for claude", "users"), "warning")
+
+
+async def test_check_says_what_a_bridge_says_that_runs_without_its_keys(synapse: Homeserver, tmp_path: Path) -> None:
+    async with setting_up(synapse, tmp_path) as stage:
+        content = {"algorithm": "m.megolm.v1.aes-sha2"}
+        await stage.alice.person.ask("PUT", f"/rooms/{stage.room}/state/m.room.encryption", content)
+        stage.write_config(encryption=True)
+        async with running(stage.config) as bridge:
+            await stage.until_joined()
+            assert await bridge.end() == 0
+        discard_keys(tmp_path / "state")
+        async with running(stage.config):
+            code, beside, _ = await command(stage.config, "check")
+        alone = (await command(stage.config, "check"))[1]
+    assert code == 3
+    assert "failed   encryption: the running bridge encrypts nothing. The homeserver has other keys" in beside
+    assert "failed   room of claude: " in beside
+    assert "login --new-device" in alone

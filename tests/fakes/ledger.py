@@ -158,6 +158,8 @@ def _carry_out(tables: _Tables, change: Change, timestamp: str) -> None:
     match change:
         case StoreRevision(request=request):
             known = _find(tables, request.request_id)
+            if request.number != known.number:
+                _take_number(tables, known.room, request.number)
             tables.requests[request.request_id] = replace(
                 request, phase=known.phase, decision=known.decision, delivered=known.delivered
             )
@@ -240,11 +242,15 @@ def _ask(tables: _Tables, request: Request) -> None:
     _require(request.request_seq > tables.last_requests.get(request.session_id, 0))
     _require(request.request_id not in tables.requests)
     tables.last_requests[request.session_id] = request.request_seq
-    number = tables.next_numbers.setdefault(request.room, 1)
+    tables.next_numbers.setdefault(request.room, 1)
     if request.number > 0:
-        _require(request.number >= number)
-        tables.next_numbers[request.room] = request.number + 1
+        _take_number(tables, request.room, request.number)
     tables.requests[request.request_id] = replace(request, phase=Phase.PENDING, decision=None, delivered=False)
+
+
+def _take_number(tables: _Tables, room: RoomId, number: int) -> None:
+    _require(number >= tables.next_numbers[room])
+    tables.next_numbers[room] = number + 1
 
 
 def _find(tables: _Tables, request_id: RequestId) -> Request:

@@ -40,3 +40,16 @@ def test_what_a_homeserver_wants_as_proof_is_named_with_the_page_for_a_person() 
 )
 def test_a_page_that_is_none_or_could_steer_a_terminal_is_not_shown(params: object) -> None:
     assert None is needed(params).page
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (rb'{"a":"\ud800","\uDFFF":["x\udc00y"]}', {"a": "?", "?": ["x?y"]}),
+        (b'"\xed\xa0\x80"', "?"),
+        (rb'"\ud83d\ude00 \\ud800"', "\U0001f600 \\ud800"),
+        (rb'[1.5,123456789012345678901,"\ud83d\ude00"]', [1.5, 123456789012345678901, "\U0001f600"]),
+    ],
+)
+def test_half_a_surrogate_pair_comes_no_further(raw: bytes, found: object) -> None:
+    assert found == answers.from_wire(raw)

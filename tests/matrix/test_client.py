@@ -305,6 +305,14 @@ async def test_a_rate_limit_comes_back_at_once_after_one_request(client: Client,
     assert server.count("whoami") == 1
 
 
+async def test_rate_limits_are_counted(client: Client, server: Homeserver) -> None:
+    server.fail("whoami", Fault(status=429, body={"errcode": "M_LIMIT_EXCEEDED"}), Fault(status=502, body={}))
+    await failure(client)
+    await failure(client)
+    await client.whoami()
+    assert client.times_limited == 1
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -422,3 +430,18 @@ async def test_older_events_come_in_pages_newest_first(client: Client, server: H
     assert first.end is not None
     second = await client.messages(ROOM, first.end, start)
     assert (ids[::-1], None) == ([source["event_id"] for source in (*first.events, *second.events)], second.end)
+
+
+@pytest.mark.parametrize(("size", "read"), [(1000, True), (1001, False)])
+async def test_an_answer_that_is_too_large_to_be_meant_is_not_read_to_its_end(
+    server: Homeserver, client: Client, monkeypatch: pytest.MonkeyPatch, size: int, read: bool
+) -> None:
+    monkeypatch.setattr("bridge.matrix.client.ANSWER_MOST_BYTES", 1000)
+    frame = len(json.dumps({"user_id": "@bot:hs", "junk": ""}))
+    server.fail("whoami", Fault(status=200, body={"user_id": "@bot:hs", "junk": "x" * (size - frame)}))
+    if read:
+        assert ("@bot:hs", "") == await client.whoami()
+    else:
+        with pytest.raises(HomeserverUnreachable, match="larger than any should be"):
+            await client.whoami()
+    assert (server.user_id, server.device_id) == await client.whoami()  # and the next one is

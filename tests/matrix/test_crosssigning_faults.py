@@ -177,12 +177,10 @@ async def test_a_replaced_identity_is_told_and_left_alone_also_where_it_signed_o
     ours = await bridge.log_in()
     theirs = Identity.new()
     bridge.publish(theirs, signing=True)
-    with capture_logs() as logged:
-        standing = await bridge.look()
+    standing = await bridge.look()
     assert (True, False, theirs.master_key) == (standing.device_signed, standing.ours, standing.master_key)
     assert standing.problem is not None
     assert "somebody replaced it" in standing.problem
-    assert ["identity.problem"] == [line["event"] for line in logged]
     with pytest.raises(IdentityUnusable, match="not the one that this bridge knows"):
         await bridge.log_in(password=lambda: bridge.keys.password)
     assert theirs.master_key == (await bridge.look()).master_key

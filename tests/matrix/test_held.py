@@ -27,30 +27,30 @@ def row(raw: str, room: RoomId = ROOM) -> StoreLocked:
 def test_what_is_opened_is_done_with() -> None:
     found = holding()
     opened = Opened(source=SOURCE, seal=SEAL)
-    assert [(E1, ROOM, opened)] == found.settle({E1: opened}, 1.0)
+    assert [(E1, ROOM, opened)] == found.settle({(ROOM, E1): opened}, 1.0)
     assert len(found) == 0
 
 
 def test_what_will_never_open_is_done_with() -> None:
     found = holding()
-    assert [(E1, ROOM, None)] == found.settle({E1: Shut(Why.NEVER)}, 1.0)
+    assert [(E1, ROOM, None)] == found.settle({(ROOM, E1): Shut(Why.NEVER)}, 1.0)
 
 
 @pytest.mark.parametrize("why", [Why.NO_KEY, Why.WITHHELD, Why.NOT_NOW])
 def test_what_is_still_shut_waits_on(why: Why) -> None:
     found = holding()
-    assert found.settle({E1: Shut(why)}, 1.0) == []
+    assert found.settle({(ROOM, E1): Shut(why)}, 1.0) == []
     assert len(found) == 1
 
 
 def test_an_event_that_nobody_holds_is_no_concern_here() -> None:
-    assert Held().settle({E1: Shut(Why.NEVER)}, 1.0) == []
+    assert Held().settle({(ROOM, E1): Shut(Why.NEVER)}, 1.0) == []
 
 
 @pytest.mark.parametrize(("why", "withheld"), [(Why.NO_KEY, False), (Why.WITHHELD, True), (Why.NOT_NOW, False)])
 def test_what_stays_shut_is_told_once(why: Why, withheld: bool) -> None:
     found = holding()
-    found.settle({E1: Shut(why)}, 1.0)
+    found.settle({(ROOM, E1): Shut(why)}, 1.0)
     assert found.overdue(UNREADABLE_S - 0.1) == []
     expected = StillLocked(room=ROOM, sender=ALICE, event_id=E1, withheld=withheld)
     assert [expected] == found.overdue(UNREADABLE_S)
@@ -84,7 +84,7 @@ def test_what_the_homeserver_could_not_say_is_tried_again_soon_and_then_less_oft
     waits: list[float | None] = []
     for now in range(8):
         waits.append(found.due_s(now))
-        found.settle({E1: Shut(Why.NOT_NOW)}, now + 1)
+        found.settle({(ROOM, E1): Shut(Why.NOT_NOW)}, now + 1)
     assert SOON_S == waits[0]
     assert (SOON_S * 2, SOON_MOST_S) == (waits[1], waits[-1])
 
@@ -103,8 +103,8 @@ def test_only_so_many_wait_and_nobody_waits_for_the_oldest() -> None:
 
 def test_what_is_dropped_is_told_where_it_was_held() -> None:
     found = holding()
-    assert [Unlocked(room=ROOM, event_id=E1)] == found.drop(E1)
-    assert found.drop(E1) == []
+    assert [Unlocked(room=ROOM, event_id=E1)] == found.drop(ROOM, E1)
+    assert found.drop(ROOM, E1) == []
 
 
 def test_what_was_locked_can_be_taken_up_again() -> None:

@@ -101,7 +101,7 @@ def test_a_prompt_that_never_arrived_is_not_edited() -> None:
 
 
 def test_a_replaced_prompt_is_edited_where_it_was() -> None:
-    content = read(compose_replaced(Replaced(REQUEST, EventId("$old")), budget_bytes=BUDGET, shrink=0))
+    content = read(compose_replaced(Replaced(REQUEST, EventId("$old"), 12), budget_bytes=BUDGET, shrink=0))
     assert content["m.relates_to"] == {"rel_type": "m.replace", "event_id": "$old"}
     assert "newer message" in content["m.new_content"]["body"]
 

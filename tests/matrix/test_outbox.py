@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 
 import anyio
@@ -190,6 +191,26 @@ async def test_a_failing_room_holds_up_no_other(sending: Sending, server: Homese
     sending.box.add(outgoing("quick", room=OTHER))
     await sending.until(2)
     assert texts(server) == ["quick", "slow"]
+
+
+async def test_a_rest_that_is_over_while_it_is_measured_holds_nothing_up_for_good(
+    client: Client, server: Homeserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, looks = anyio.current_time(), itertools.count()
+
+    def look() -> float:
+        return began + next(looks)  # a second passes from look to look
+
+    def most(_: float, most: float) -> float:
+        return most
+
+    monkeypatch.setattr(anyio, "current_time", look)
+    monkeypatch.setattr("random.uniform", most)
+    sending = Sending(client, patience=Patience(first_s=1.5, most_s=1.5))
+    server.fail("send", Fault(status=500))
+    sending.box.add(outgoing("t1"))
+    await sending.until(1)
+    assert texts(server) == ["t1"]
 
 
 async def test_an_event_that_waits_is_taken_back_and_never_leaves(sending: Sending, server: Homeserver) -> None:

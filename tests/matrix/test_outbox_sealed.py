@@ -1,5 +1,6 @@
 """The queue in encrypted rooms, with encryption that a test holds in its hand."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -250,3 +251,139 @@ async def test_people_who_come_are_given_keys_with_the_next_event(client: Client
     async with sending.running():
         await sending.until(2)
     assert [{UserId("@p1:hs")}, {UserId("@p2:hs")}] == sealing.read_by
+
+
+# ------------------------------------------------------------------------------------------- while syncs do not come through
+
+
+class Behind(Sending):
+    """An outbox whose rooms nobody has heard of for a while. `noted` are those that turned out to be encrypted."""
+
+    def __init__(self, client: Client, sealing: Sealing | None) -> None:
+        super().__init__(client, sealing)
+        self.encrypted.clear()
+        self.behind = True
+        self.box = Outbox(
+            client,
+            bot=UserId("@bot:hs"),
+            deliver=self.deliver,
+            is_encrypted=self.encrypted.__contains__,
+            is_behind=lambda _: self.behind,
+            note_encrypted=self.encrypted.add,
+            is_entering=lambda _: False,
+            patience=SOON,
+            people=lambda _: PEOPLE,
+            sealing=sealing,
+            no_sealing_reason="The keys were lost.",
+        )
+
+
+async def test_a_room_that_nobody_has_heard_of_for_a_while_is_asked_before_clear_text_leaves(
+    client: Client, server: Homeserver, sealing: FakeSealing
+) -> None:
+    sending = Behind(client, sealing)
+    sending.box.add(outgoing("t1"))
+    sending.box.add(outgoing("t2", room=OTHER))
+    with capture_logs() as logs:
+        async with sending.running():
+            await sending.until(2)
+    assert {"t1": "m.room.encrypted", "t2": "m.room.message"} == {event.txn: event.type for event in server.sent}
+    assert {ROOM} == sending.encrypted
+    assert [ROOM] == [line["room"] for line in logs if line["event"] == "matrix.encryption_found"]
+
+
+async def test_a_room_that_turns_out_to_be_encrypted_gets_nothing_from_who_cannot_encrypt(
+    client: Client, server: Homeserver
+) -> None:
+    sending = Behind(client, None)
+    sending.box.add(outgoing("t1"))
+    async with sending.running():
+        await sending.until(1)
+    assert ([SendFailed], 0) == ([type(event) for event in sending.delivered], server.count("send"))
+
+
+async def test_while_syncs_come_through_no_room_is_asked(
+    client: Client, server: Homeserver, sealing: FakeSealing
+) -> None:
+    sending = Behind(client, sealing)
+    sending.behind = False
+    sending.box.add(outgoing("t1", room=OTHER))
+    async with sending.running():
+        await sending.until(1)
+    assert (1, 0) == (server.count("send"), server.count("state"))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=503),
+        Fault(status=429, body={"errcode": "M_LIMIT_EXCEEDED", "retry_after_ms": 10}),
+        Fault(status=403, body={"errcode": "M_FORBIDDEN", "error": "no"}),
+    ],
+    ids=["away", "limited", "forbidden"],
+)
+async def test_what_cannot_be_asked_is_not_sent_and_tried_again(
+    client: Client, server: Homeserver, sealing: FakeSealing, fault: Fault
+) -> None:
+    sending = Behind(client, sealing)
+    server.fail("state", fault)
+    sending.box.add(outgoing("t1"))
+    async with sending.running():
+        await sending.until(1)
+    assert ["m.room.encrypted"] == [event.type for event in server.sent]
+
+
+async def test_in_a_room_that_the_bot_is_out_of_the_send_fails_without_a_word_in_it(
+    client: Client, server: Homeserver, sealing: FakeSealing
+) -> None:
+    sending = Behind(client, sealing)
+    server.guards_state = True
+    server.member(OTHER, server.user_id, "leave")
+    sending.box.add(outgoing("t1", room=OTHER))
+    async with sending.running():
+        await sending.until(1)
+    assert [SendFailed(transaction_id=T1, sentence="The bot is not in the room any more.")] == sending.delivered
+    assert server.count("send") == 0
+
+
+@pytest.mark.parametrize("kicked", [False, True])
+async def test_what_is_taken_back_while_its_room_is_asked_never_leaves(
+    client: Client, server: Homeserver, sealing: FakeSealing, kicked: bool
+) -> None:
+    sending = Behind(client, sealing)
+    server.guards_state = True
+    gate = asyncio.Event()
+    server.fail("state", Fault(gate=gate))
+    sending.box.add(outgoing("t1", room=OTHER))
+    async with sending.running():
+        with anyio.fail_after(5):
+            await server.until(lambda: server.count("state") == 1)
+        assert sending.box.withhold(T1)
+        if kicked:
+            server.member(OTHER, server.user_id, "leave")
+        sending.box.add(outgoing("t2"))
+        gate.set()
+        await sending.until(1)
+    assert ["t2"] == [event.txn for event in server.sent]
+    assert [TransactionId("t2")] == [event.transaction_id for event in sending.delivered if isinstance(event, Sent)]
+    assert len(sending.delivered) == 1
+
+
+async def test_what_a_room_has_refused_is_not_taken_back_while_that_is_looked_into(
+    client: Client, server: Homeserver, sealing: FakeSealing
+) -> None:
+    sending = Behind(client, sealing)
+    server.guards_state = True
+    server.member(OTHER, server.user_id, "leave")
+    gate = asyncio.Event()
+    server.fail("state", Fault(status=403, body={"errcode": "M_FORBIDDEN"}), Fault(gate=gate))
+    sending.box.add(outgoing("t1", room=OTHER))
+    async with sending.running():
+        with anyio.fail_after(5):
+            await server.until(lambda: server.count("state") == 2)
+        assert not sending.box.withhold(T1)
+        gate.set()
+        await sending.until(1)
+        sending.box.add(outgoing("t2", room=OTHER))
+        assert sending.box.withhold(TransactionId("t2"))
+    assert [SendFailed] == [type(event) for event in sending.delivered]

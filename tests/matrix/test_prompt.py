@@ -346,7 +346,7 @@ def test_prose_with_many_options_shrinks_to_itself_without_a_preview() -> None:
     ("message", "event_type"),
     [
         (Closing(ANSWERED), "m.room.message"),
-        (Replaced(REQUEST, PROMPT), "m.room.message"),
+        (Replaced(REQUEST, PROMPT, 12), "m.room.message"),
         (Seed(RequestId("acps_3f0c:12"), EventId("$e"), 1), "m.reaction"),
         (Words(AgentName("claude"), "Hi"), "m.room.message"),
         (Gone(AgentName("claude"), None), "m.room.message"),

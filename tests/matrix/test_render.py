@@ -21,6 +21,7 @@ from bridge.core.messages import (
     PromptLost,
     Queued,
     QueueFull,
+    Replaced,
     SendAgain,
     Status,
     TooLate,
@@ -180,7 +181,7 @@ SPOKEN: list[tuple[Spoken, str]] = [
     ),
     (
         TooLate(REQUEST, BO, ANSWER),
-        "@bo:hs, the agent has changed what #12 asks, so your answer does not count. Please answer the newer message.",
+        "@bo:hs, the agent has changed what it asks, so your answer does not count. Please answer the newer message, #12.",
     ),
     (
         Confirm(REQUEST, ALLOW, AMY, ANSWER),
@@ -202,6 +203,13 @@ SPOKEN: list[tuple[Spoken, str]] = [
         Unaskable(CLAUDE, "Push", Misfit.SAME_ID),
         (
             "claude asked for permission (Push) but gave two different options the same id."
+            " It was told that this request is cancelled. Nothing has been approved."
+        ),
+    ),
+    (
+        Unaskable(CLAUDE, "Push", Misfit.TOO_LONG),
+        (
+            "claude asked for permission (Push) but offered options that are too long for one message."
             " It was told that this request is cancelled. Nothing has been approved."
         ),
     ),
@@ -302,8 +310,8 @@ SPOKEN: list[tuple[Spoken, str]] = [
         (
             '@amy:hs, you chose "Allow once" for #12, but not all of what it asks could be shown, neither in the message'
             " nor as a file. Nothing has been approved yet.\n\n"
-            "To choose it all the same, reply to this message with the option's whole name, or with the word confirm, with"
-            " #12 in front. Numbers and reactions do not count here. claude goes on waiting until then."
+            "To choose it all the same, reply to this message with: #12 confirm. The option's number or name and reactions"
+            " do not count here. claude goes on waiting until then."
         ),
     ),
     (
@@ -424,8 +432,17 @@ def test_a_brief_closing_shows_no_number() -> None:
 
 def test_a_replaced_prompt_points_at_the_newer_message() -> None:
     said = "The agent has changed what it asks. Please answer the newer message; answers to this one no longer count."
-    assert write_body(render_replaced(REQUEST)) == f"Permission was asked (#12): Run the test suite\n\n{said}"
-    assert summarise_replaced(REQUEST) == f"Permission was asked (#12). {said}"
+    message = Replaced(REQUEST, ANSWER, REQUEST.number)
+    assert write_body(render_replaced(message)) == f"Permission was asked (#12): Run the test suite\n\n{said}"
+    assert summarise_replaced(message) == f"Permission was asked (#12). {said}"
+
+
+def test_a_replaced_prompt_keeps_its_number_and_names_that_of_the_newer_message() -> None:
+    message = Replaced(replace(REQUEST, number=13), ANSWER, 12)
+    said = "Please answer the newer message, #13; answers to this one no longer count."
+    assert write_body(render_replaced(message)).startswith("Permission was asked (#12): Run the test suite\n\n")
+    assert said in write_body(render_replaced(message))
+    assert summarise_replaced(message) == f"Permission was asked (#12). The agent has changed what it asks. {said}"
 
 
 def test_titles_and_options_show_at_most_three_hundred_characters() -> None:

@@ -6,11 +6,12 @@ import anyio
 import pytest
 
 from bridge.core.errors import CredentialsRefused
-from bridge.core.events import RoomSeen, RoomState, SendFailed, Sent
+from bridge.core.events import RoomSeen, RoomState, Said, SendFailed, Sent
 from bridge.core.messages import AgentNote
 from bridge.core.model import AgentName, RoomId
 from bridge.matrix import prompt
 from bridge.matrix.client import Client
+from tests.fakes.sealing import FakeSealing
 from tests.peers.homeserver import UNKNOWN_TOKEN, Fault, Homeserver
 from tests.peers.running_rooms import OTHER, ROOM, outgoing, running
 
@@ -229,3 +230,44 @@ async def test_a_dead_token_on_a_typing_sign_ends_the_run(client: Client, server
         run.rooms.typing(ROOM, on=True)
         await run.until(lambda: run.ended)
     assert isinstance(run.ended, CredentialsRefused)
+
+
+async def test_a_room_that_is_encrypted_while_syncs_fail_gets_no_clear_text_and_is_told_of_afterwards(
+    client: Client, server: Homeserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.matrix.sync.BEHIND_S", 0.0)
+    server.room(ROOM)
+    async with running(client, sealing=FakeSealing()) as run:
+        await server.until_followed()
+        server.fail_always("sync", Fault(status=503))
+        server.say(ROOM, "hello")  # the poll that waits already brings this
+        await run.until(lambda: run.events(Said))
+        server.state(ROOM, "m.room.encryption", "", {"algorithm": "m.megolm.v1.aes-sha2"}, "@alice:hs")
+        run.rooms.send(outgoing("t1"))
+        await run.until(lambda: run.delivered)
+        assert [("t1", "m.room.encrypted")] == [(event.txn, event.type) for event in server.sent]
+        server.fail_always("sync", None)
+        await run.until(lambda: run.events(RoomSeen)[-1].encrypted)
+
+
+async def test_while_syncs_come_through_rooms_are_not_asked_whether_they_are_encrypted(
+    client: Client, server: Homeserver
+) -> None:
+    server.room(ROOM)
+    async with running(client) as run:
+        run.rooms.send(outgoing("t1"))
+        await run.until(lambda: run.delivered)
+    assert server.count("state") == 0
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+async def test_an_encrypted_room_that_another_has_taken_the_place_of_gets_no_clear_text_after_a_restart_either(
+    client: Client, server: Homeserver, remembered: bool
+) -> None:
+    server.room(ROOM, encrypted=True)
+    server.room(OTHER)
+    once = [ROOM] if remembered else []
+    async with running(client, sealing=FakeSealing(), encrypted=once, moved=[(ROOM, OTHER)]) as run:
+        run.rooms.send(outgoing("t1"))
+        await run.until(lambda: run.delivered)
+    assert ["m.room.encrypted"] == [event.type for event in server.sent]

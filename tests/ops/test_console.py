@@ -1,7 +1,8 @@
 import os
+import signal
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import anyio
 import pytest
@@ -44,6 +45,24 @@ def test_without_a_terminal_the_error_says_what_to_give(monkeypatch: pytest.Monk
     for ask in (Console().ask, Console().ask_secret):
         with pytest.raises(ConfigError, match="--token-file"):
             ask("?")
+
+
+@pytest.mark.parametrize("asks", [Console.ask, Console.ask_secret])
+def test_ctrl_c_ends_a_question_at_once(monkeypatch: pytest.MonkeyPatch, asks: Callable[[Console, str], str]) -> None:
+    def type_too_late(_question: str) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "typed after Ctrl-C"
+
+    taken: list[str] = []
+
+    async def ask() -> None:
+        taken.append(asks(Console(), "?"))
+
+    monkeypatch.setattr("builtins.input", type_too_late)
+    monkeypatch.setattr("getpass.getpass", type_too_late)
+    with pytest.raises(KeyboardInterrupt):
+        anyio.run(ask)
+    assert taken == []
 
 
 async def test_a_line_is_waited_for_and_not_shown(terminal: int) -> None:

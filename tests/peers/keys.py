@@ -16,6 +16,7 @@ class Keys:
         self.device: Json | None = None
         self.identity: Json = {}
         self.one_time_keys = 0
+        self.hidden = False  # what was uploaded is not shown
 
     def routes(self) -> list[tuple[str, str, str, Any]]:
         return [
@@ -36,7 +37,7 @@ class Keys:
         devices: Json = {user: {} for user in users}
         answer: Json = {"device_keys": devices}
         if self._user in users:
-            if self.device is not None:
+            if self.device is not None and not self.hidden:
                 devices[self._user] = {self._device_id: self.device}
             answer |= {f"{name}s": {self._user: key} for name, key in self.identity.items()}
         return web.json_response(answer)

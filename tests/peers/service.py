@@ -111,10 +111,10 @@ def read_line(line: bytes) -> Json:
 
 
 @asynccontextmanager
-async def running(config: Path, *, ready: bool = True) -> AsyncGenerator[Service]:
-    """`run` with this config; when `ready`, from the moment it says so. Killed at the end if it still runs."""
+async def running(config: Path, *, ready: bool = True, words: tuple[str, ...] = ()) -> AsyncGenerator[Service]:
+    """`run` with this config, and `words` before it on its command line; when `ready`, from the moment it says so. Killed at the end if it still runs."""
     process = await anyio.open_process(
-        [sys.executable, "-m", "bridge", "run", "--config", str(config)],
+        [sys.executable, "-m", "bridge", *words, "run", "--config", str(config)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

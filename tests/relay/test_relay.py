@@ -6,8 +6,8 @@ import pytest
 from bridge.core.changes import StoreAsked, StoreOutgoing, StoreTaken
 from bridge.core.errors import InvalidOption
 from bridge.core.events import Echoed, Redacted, SessionDeleted, TurnEnded
-from bridge.core.messages import CancelSent, Closing, Prompt, PromptLost, Status, Words
-from bridge.core.model import Cancelled, EventId, Phase, Reason, RequestId, Selected, SyncToken, TransactionId
+from bridge.core.messages import CancelSent, Closing, Prompt, PromptLost, Status, Unaskable, Words
+from bridge.core.model import Cancelled, EventId, Misfit, Phase, Reason, RequestId, Selected, SyncToken, TransactionId
 from tests.core.play import ALICE, BOB, CLAUDE, ROOM, SESSION, agent
 from tests.fakes.agents import Closed, TurnCancelSent
 from tests.relay.rig import Ledger, Rig
@@ -175,6 +175,7 @@ async def test_a_prompt_that_is_too_large_gets_shorter_until_nothing_shorter_is_
             await rig.quiet()
         assert [shrink for message, _, shrink in rig.rooms.composed if isinstance(message, Prompt)] == [0, 1, 2, 3, 4]
         assert [outcome for _, outcome in rig.responses] == [Cancelled()]
+        assert [m.misfit for m in rig.worded(Unaskable) if isinstance(m, Unaskable)] == [Misfit.TOO_LONG]
 
 
 async def test_a_removed_prompt_is_posted_again_and_an_unknown_event_of_ours_changes_nothing() -> None:

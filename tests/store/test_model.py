@@ -134,10 +134,18 @@ class Ledgers(RuleBasedStateMachine):
     def request_is_asked_in_a_batch(self, request: Request) -> None:
         self.batch.append(ask(request))
 
-    @rule(pick=PICKS, revision=st.integers(1, 2), event_id=st.none() | EVENTS, placed=st.booleans())
-    def request_is_revised(self, pick: int, revision: int, event_id: EventId | None, placed: bool) -> None:
+    @rule(
+        pick=PICKS,
+        revision=st.integers(1, 2),
+        event_id=st.none() | EVENTS,
+        placed=st.booleans(),
+        number=st.none() | NUMBERS,
+    )
+    def request_is_revised(
+        self, pick: int, revision: int, event_id: EventId | None, placed: bool, number: int | None
+    ) -> None:
         revised = replace(self.request(pick), revision=revision, event_id=event_id, placed=placed)
-        self.commit(StoreRevision(request=revised))
+        self.commit(StoreRevision(request=revised if number is None else replace(revised, number=number)))
 
     @rule(pick=PICKS, event_id=EVENTS, revision=st.integers(1, 2))
     def prompt_is_posted(self, pick: int, event_id: EventId, revision: int) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from nio.crypto import InboundGroupSession
+from nio.crypto import InboundGroupSession, OlmAccount, Session
 from nio.store import SqliteStore
 from peewee import PeeweeException, SqliteDatabase
 
@@ -37,6 +37,7 @@ OWN_KEPT_MS = 30 * DAY_MS  # of the keys that we send under: only our own echo i
 OTHERS_KEPT_MS = 180 * DAY_MS  # since a key was last used; clients change theirs after 7 days or 100 messages
 UNUSED_MOST = 5_000  # keys that never opened anything: a stranger can send as many as they like, to any room
 WITHHELD_MOST = 1_000  # the same of notices
+STRANGERS_MOST = 5_000  # keys whose sessions brought nothing that was ever used: anybody can begin one under any key
 SESSIONS_MOST = 5  # with one device; two can cross on the way, more are left over from repairs
 
 TABLES = """
@@ -68,16 +69,63 @@ class RoomKey:
 
 
 class _Store(SqliteStore):
-    """nio's store in a file that is there already, with one flush to the disk for each change and not three."""
+    """nio's store in a file that is there already, with one flush to the disk for each change and not three.
+
+    What is saved for every letter is written here and not by nio, which puts all its tables together anew for each: the
+    same rows, but a hundred devices of a room held everybody up for most of a second.
+    """
 
     def _create_database(self) -> SqliteDatabase:
         pragmas = {"foreign_keys": 1, "secure_delete": 1, "journal_mode": "wal", "synchronous": "full"}
         return SqliteDatabase(self.database_path, pragmas=pragmas)
 
+    def save_account(self, account: OlmAccount) -> None:
+        """Save our own keys."""
+        cast("Any", self).database.execute_sql(
+            "INSERT INTO accounts (user_id, device_id, shared, account) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (user_id, device_id) DO UPDATE SET shared = excluded.shared, account = excluded.account",
+            (self.user_id, self.device_id, account.shared, account.pickle(self.pickle_key)),
+        )
+
+    def save_session(self, curve_key: str, session: Session) -> None:
+        """Save a session with the device of this key."""
+        # always with a fraction: without one nio could not read it, and no session at all
+        created, used = (
+            moment.isoformat(sep=" ", timespec="microseconds") for moment in (session.creation_time, session.use_time)
+        )
+        cast("Any", self).database.execute_sql(
+            "INSERT OR REPLACE INTO olmsessions"
+            " (session_id, sender_key, session, creation_time, last_usage_date, account_id)"
+            " SELECT ?, ?, ?, ?, ?, id FROM accounts WHERE user_id = ? AND device_id = ?",
+            (
+                session.id,
+                curve_key,
+                session.pickle(self.pickle_key),
+                created,
+                used,
+                self.user_id,
+                self.device_id,
+            ),
+        )
+
 
 def exists(folder: Path, user: str, device: str) -> bool:
     """Whether the private keys of this device are there. Raises `KeysDamaged` when that cannot be read."""
     return (user, device) in _accounts(folder)
+
+
+def read_account(folder: Path, user: str, device: str) -> tuple[bytes, str] | None:
+    """The pickle of the device's own keys and what opens it, read beside whoever has the store open; None where none is.
+
+    Raises `KeysLost` where only another device's are there, `KeysDamaged` when they cannot be read.
+    """
+    rows = _read(folder, "SELECT user_id, device_id, account FROM accounts")
+    if not rows:
+        return None
+    pickles = {(owner, name): pickle for owner, name, pickle in rows}
+    if (user, device) not in pickles:
+        raise KeysLost(f"The keys of device {device} are not in {folder}.")
+    return bytes(pickles[user, device]), _prepare(folder, create=False)
 
 
 def discard(folder: Path) -> None:
@@ -126,6 +174,7 @@ class KeyStore:
                 " WHERE room = ? AND session_id = ? AND pickle IS NOT NULL ORDER BY kept_at",
                 (room, session_id),
             ).fetchall()
+        try:
             return tuple(
                 RoomKey(
                     room=room,
@@ -135,6 +184,8 @@ class KeyStore:
                 )
                 for sender_key, signing_key, pickle in rows
             )
+        except (ValueError, AttributeError):  # vodozemac's are ValueErrors; the other: it is no pickle at all
+            raise KeysDamaged("The store of the keys holds a room key that cannot be read.") from None
 
     def keep_room_key(self, key: RoomKey, now: int) -> bool:
         """Keep a key, unless the same one is there that opens as much; False then.
@@ -233,6 +284,12 @@ class KeyStore:
                 " OVER (PARTITION BY sender_key ORDER BY creation_time DESC) AS place FROM olmsessions) WHERE place > ?)",
                 (SESSIONS_MOST,),
             )
+            self._sql.execute(  # whoever is forgotten and does write later begins anew: such a letter is repaired
+                "DELETE FROM olmsessions WHERE sender_key IN (SELECT sender_key FROM olmsessions WHERE sender_key NOT IN"
+                " (SELECT sender_key FROM room_keys WHERE used_at IS NOT NULL) GROUP BY sender_key"
+                " ORDER BY max(creation_time) DESC LIMIT -1 OFFSET ?)",
+                (STRANGERS_MOST,),
+            )
 
 
 @contextmanager
@@ -246,18 +303,23 @@ def translated() -> Generator[None]:
 
 def _accounts(folder: Path) -> frozenset[tuple[str, str]]:
     """Whose keys are in the folder: user and device."""
+    return frozenset(_read(folder, "SELECT user_id, device_id FROM accounts"))
+
+
+def _read(folder: Path, question: str) -> list[tuple[Any, ...]]:
+    """What the table of accounts says; nothing where there is none yet."""
     path = folder / DATABASE
     try:
         if not path.exists() or path.stat().st_size == 0:
-            return frozenset()
+            return []
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     except (OSError, sqlite3.Error) as error:
         raise KeysDamaged(f"The keys in {folder} cannot be read ({error}).") from None
     try:
         table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'accounts'"
         if connection.execute(table).fetchone() is None:
-            return frozenset()
-        return frozenset(connection.execute("SELECT user_id, device_id FROM accounts"))
+            return []
+        return connection.execute(question).fetchall()
     except sqlite3.Error as error:
         raise KeysDamaged(f"The keys in {folder} cannot be read ({error}).") from None
     finally:

@@ -81,32 +81,30 @@ class Letters:
 
     def device_keys(self) -> dict[str, JsonValue]:
         """What others must know of our device, signed by it."""
-        keys: dict[str, JsonValue] = {
-            "algorithms": [ALGORITHM, ROOM_ALGORITHM],
-            "device_id": self._device,
-            "user_id": self._user,
-            "keys": {f"curve25519:{self._device}": self.curve_key, f"ed25519:{self._device}": self.signing_key},
-        }
-        return self._signed(keys)
+        return self._signed(describe_device(self._user, self._device, self.curve_key, self.signing_key))
 
     def uploads(self, left: int, *, fallback: bool) -> dict[str, JsonValue]:
         """What is to be published: `left` one-time keys are there, and `fallback` says whether a fallback key is due.
 
         Keys that were made before and never confirmed are offered again, and only then new ones are made: a crash or a
-        lost answer leaves none behind. They are stored before they leave.
+        lost answer leaves none behind. New ones are stored before they leave.
         """
         body: dict[str, JsonValue] = {}
         account = self._account
-        missing = cast("int", account.max_number_of_one_time_keys) - left - len(account.one_time_keys)
+        most = cast("int", account.max_number_of_one_time_keys)
+        # less than none on the server would be as many as it likes
+        missing = most - max(0, left) - len(account.one_time_keys)
         if missing > 0:
             account.generate_one_time_keys(missing)
-        if fallback and not account.fallback_key:
+        no_fallback = fallback and not account.fallback_key
+        if no_fallback:
             account.generate_fallback_key()
+        if missing > 0 or no_fallback:  # this is asked after every sync, and each flush to the disk holds everybody up
+            self._save()
         if account.one_time_keys:
             body["one_time_keys"] = self._published(account.one_time_keys)
         if account.fallback_key:
             body["fallback_keys"] = self._published(account.fallback_key, fallback=True)
-        self._save()
         return body
 
     def uploaded(self) -> None:
@@ -149,9 +147,12 @@ class Letters:
         else:
             return None
         self._olm.broken = False
-        known = len(self._olm.session_store[sender_key])
-        payload = self._olm.decrypt(sender, sender_key, message)
-        fresh = len(self._olm.session_store[sender_key]) > known
+        known = self._count(sender_key)
+        try:
+            payload = self._olm.decrypt(sender, sender_key, message)
+        finally:
+            self._forget_if_empty(sender_key)
+        fresh = self._count(sender_key) > known
         if fresh:
             self._olm.save_account()  # nio saves it before the one-time key is taken out
         if self._olm.broken:
@@ -171,11 +172,23 @@ class Letters:
             fresh=fresh,
         )
 
+    def _count(self, sender_key: str) -> int:
+        return len(self._entries.get(sender_key, ()))
+
+    def _forget_if_empty(self, sender_key: str) -> None:
+        """For each key that nio ever looked for it keeps an entry, and a stranger writes as many, and as long, as they like."""
+        if not self._entries.get(sender_key, True):
+            del self._entries[sender_key]
+
+    @property
+    def _entries(self) -> dict[str, Any]:
+        return self._olm.session_store._entries  # noqa: SLF001 - looked at in no other way without adding to it
+
     # ------------------------------------------------------------------------------------------------------- writing
 
     def can_write_to(self, device: Device) -> bool:
         """Whether there is a session with it."""
-        return self._olm.session_store.get(device.curve_key) is not None
+        return self._count(device.curve_key) > 0
 
     def begin(self, device: Device, claimed: Source) -> bool:
         """Begin a session from a claimed key; False when there is none that the device itself signed."""
@@ -241,6 +254,16 @@ class Letters:
         """It was told of the new session."""
         self._repairs.pop((device.user, device.curve_key), None)
         self._repaired[device.curve_key] = now
+
+
+def describe_device(user: str, device: str, curve_key: str, signing_key: str) -> dict[str, JsonValue]:
+    """What is published of a device of ours, not signed yet."""
+    return {
+        "algorithms": [ALGORITHM, ROOM_ALGORITHM],
+        "device_id": device,
+        "user_id": user,
+        "keys": {f"curve25519:{device}": curve_key, f"ed25519:{device}": signing_key},
+    }
 
 
 def to_plain(value: JsonObject) -> str:

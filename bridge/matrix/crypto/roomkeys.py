@@ -98,13 +98,13 @@ class RoomKeys:
 
         The key is found by the session's id alone: what the event says of its sender's device, nobody vouches for.
         """
-        content, event_id = events.content(source), events.event_id(source)
-        session_id, ciphertext = events.text(content, "session_id"), events.text(content, "ciphertext")
-        if content.get("algorithm") != ROOM_ALGORITHM or not session_id or not ciphertext or event_id is None:
+        content, ciphertext = events.content(source), events.text(events.content(source), "ciphertext")
+        names = (events.text(content, "session_id"), events.event_id(source), events.sender(source))
+        session_id, event_id, sender = map(_name, names)
+        if content.get("algorithm") != ROOM_ALGORITHM or not (session_id and ciphertext and event_id and sender):
             return Unread.NEVER
         keys = self._store.room_keys(room, session_id)
         if not keys:
-            sender = events.sender(source) or ""
             return Unread.WITHHELD if self._store.is_withheld(sender, room, session_id) else Unread.NO_KEY
         key = min(keys, key=lambda one: one.sender_key not in likely)
         try:
@@ -224,6 +224,14 @@ def _payload(payload: object, room: str, key: RoomKey) -> Deciphered | None:
         return None
     content = events.content(inside)
     return Deciphered(kind=kind, content=content, sender_key=key.sender_key, signing_key=key.signing_key)
+
+
+def _name(text: str | None) -> str:
+    """The text, if there is one that the store can look for: half of a surrogate pair is no UTF-8."""
+    try:
+        return "" if text is None or not text.encode() else text
+    except UnicodeEncodeError:
+        return ""
 
 
 def _is_before(key: RoomKey, ciphertext: str) -> bool:

@@ -1,14 +1,17 @@
 # What others may do to us is made from the inside of their machine
 # pyright: reportPrivateUsage=false
 
+import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import vodozemac
-from nio.crypto import InboundGroupSession
+from nio.crypto import InboundGroupSession, OlmAccount, OutboundSession
 
 from bridge.core.errors import KeysDamaged, KeysLost
 from bridge.matrix.crypto import keystore
@@ -48,7 +51,50 @@ def kept(store: KeyStore, *keys: RoomKey) -> list[bool]:
     return [bool(store.room_keys("!r", key.session.id)) for key in keys]
 
 
+def make_session(account: OlmAccount, created: str) -> OutboundSession:
+    other = OlmAccount()
+    other.generate_one_time_keys(1)
+    (one_time_key,) = other.one_time_keys["curve25519"].values()
+    session = OutboundSession(account, other.identity_keys["curve25519"], one_time_key)
+    session.creation_time = session.use_time = datetime.fromisoformat(created)
+    return session
+
+
 # ------------------------------------------------------------------------------------------------------------ the files
+
+
+def test_the_rows_that_we_write_are_those_that_nio_would(tmp_path: Path) -> None:
+    """It reads them at the next start, and a later nio brings them into its newer form."""
+    rows: list[object] = []
+    account = OlmAccount()
+    session = make_session(account, "2026-01-02 03:04:05.000678")
+    for by_nio in (True, False):
+        store = KeyStore(tmp_path / str(by_nio), USER, DEVICE, create=True)
+        nio: Any = super(type(store.nio), store.nio) if by_nio else store.nio
+        for _ in range(2):
+            account.shared = not account.shared
+            nio.save_account(account)
+            nio.save_session("curve", session)
+        store.close()
+        with closing(sqlite3.connect(tmp_path / str(by_nio) / DATABASE)) as file:
+            accounts = file.execute("SELECT id, user_id, device_id, shared, typeof(account) FROM accounts").fetchall()
+            sessions = file.execute(
+                "SELECT session_id, account_id, sender_key, creation_time, last_usage_date, typeof(session)"
+                " FROM olmsessions"
+            ).fetchall()
+        rows.append((accounts, sessions))
+    assert rows[0] == rows[1]
+
+
+def test_a_session_of_a_full_second_can_be_read_at_the_next_start(store: KeyStore, folder: Path) -> None:
+    """nio leaves a fraction of zero out, and reads no time without one: one session in a million, and no start at all."""
+    account = store.nio.load_account()
+    assert account is not None
+    store.nio.save_session("curve", make_session(account, "2026-01-02 03:04:05"))
+    again = reopened(folder, store)
+    (session,) = again.nio.load_sessions()["curve"]
+    again.close()
+    assert session.creation_time == datetime.fromisoformat("2026-01-02 03:04:05")
 
 
 def test_no_file_can_be_read_by_others_whatever_the_umask_says(folder: Path) -> None:

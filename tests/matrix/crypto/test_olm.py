@@ -29,8 +29,11 @@ def test_fifty_keys_and_a_fallback_are_published_at_first(world: World) -> None:
     )
 
 
-def test_nothing_is_published_while_enough_is_there(bot: Machine) -> None:
+def test_nothing_is_published_or_written_while_enough_is_there(bot: Machine) -> None:
+    """It is asked after every sync: nobody is to wait for the disk then."""
+    before = bot._store._sql.total_changes
     assert bot.uploads(50, fallback_unused=True) is None
+    assert bot._store._sql.total_changes == before
 
 
 def test_used_up_keys_are_made_anew(bot: Machine) -> None:
