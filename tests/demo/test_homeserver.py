@@ -1,5 +1,6 @@
 import os
 import stat
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
@@ -7,8 +8,15 @@ import pytest
 
 from bridge.core.errors import DemoFailed
 from bridge.demo.homeserver import Homeserver, call
+from tests.peers.untraced import untraced
 
 NO_SUCH_PROCESS = 0
+
+
+@pytest.fixture(autouse=True)
+def _servers_are_not_measured() -> Iterator[None]:
+    with untraced():
+        yield
 
 
 def is_running(pid: int) -> bool:

@@ -12,6 +12,7 @@ from bridge.core.errors import DemoFailed
 from bridge.demo import agent, play
 from bridge.demo.encrypting import EncryptingPerson
 from bridge.demo.person import Person
+from tests.peers.untraced import untraced
 
 STUB = Path(__file__).with_name("stub_bridge.py")
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
         code = play.run(list(answers), json_only)
         return code, capsys.readouterr().out.splitlines()
 
-    yield run_demo
+    with untraced():
+        yield run_demo
     assert list(tmp_path.iterdir()) == []
     assert find_processes(tmp_path) == []
 
