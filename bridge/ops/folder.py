@@ -40,7 +40,9 @@ def hold_state_folder(path: Path) -> Generator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise BridgeError(f"Another bridge is running with the state folder {path}.") from error
+        raise BridgeError(
+            f"Another bridge is running with the state folder {path}; it may be a command such as `login` or `setup`."
+        ) from error
     except OSError as error:
         raise ConfigError(f"The state folder {path} cannot be used: {error.strerror}.") from error
     try:

@@ -196,6 +196,7 @@ def _write_config(errand: Errand, progress: Progress, harness: KnownHarness, cwd
         "[matrix]",
         f"homeserver = {_quote(progress.homeserver)}",
         f"user_id = {_quote(progress.user_id)}",
+        *([] if errand.encrypted else ["encryption = false"]),
         "",
         f"[agents.{harness.name}]",
         f"command = {_quote_list(harness.command)}",

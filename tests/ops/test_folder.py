@@ -74,7 +74,10 @@ def test_a_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path) -> None:
 def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     with (
         hold_state_folder(tmp_path),
-        pytest.raises(BridgeError, match=r"^Another bridge is running with the state folder [^\n]*$"),
+        pytest.raises(
+            BridgeError,
+            match=r"^Another bridge is running with the state folder [^\n]*; it may be a command such as `login`[^\n]*$",
+        ),
         hold_state_folder(tmp_path),
     ):
         raise NotImplementedError

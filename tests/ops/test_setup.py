@@ -55,7 +55,9 @@ class Server:
         return self.looks.pop(0)
 
 
-async def take(folder: Path, person: Person, server: Guide, *, code: int = 0) -> tuple[int, list[AgentName]]:
+async def take(
+    folder: Path, person: Person, server: Guide, *, code: int = 0, encrypted: bool = True
+) -> tuple[int, list[AgentName]]:
     asked: list[AgentName] = []
 
     async def log_in(progress: Progress) -> tuple[Progress, Guide]:
@@ -68,7 +70,7 @@ async def take(folder: Path, person: Person, server: Guide, *, code: int = 0) ->
     async def pause(_seconds: float) -> None:
         return None
 
-    errand = Errand(config=folder / "config.toml", state_dir=folder / "state")
+    errand = Errand(config=folder / "config.toml", state_dir=folder / "state", encrypted=encrypted)
     return await walk(errand, person, log_in=log_in, ask_in_room=ask_in_room, pause=pause), asked
 
 
@@ -135,3 +137,11 @@ async def test_a_room_of_their_own_is_joined_and_asked_for_again_until_the_bot_m
     assert ROOM == config.load(tmp_path / "config.toml").agents["demo"].room
     assert 1 == sum(line.startswith("This is no room") for line in person.read)
     assert 1 == sum(line.startswith(f"{BOT} cannot join it: invite it there") for line in person.read)
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+async def test_the_config_makes_keys_only_where_they_are_wanted(tmp_path: Path, encrypted: bool) -> None:
+    server = Server([ALICE])
+    await take(tmp_path, Person([ALICE, "", "0", str(tmp_path)]), server, encrypted=encrypted)
+    assert [((ALICE,), encrypted)] == server.made
+    assert encrypted is config.load(tmp_path / "config.toml").matrix.encryption
