@@ -170,7 +170,7 @@ def find(named: Path | None, environ: Mapping[str, str]) -> Path:
             return path
     raise ConfigError(
         f"There is no config: neither ./config.toml nor {SYSTEM_PATH} exists; "
-        "write one after config.example.toml, or name it with --config."
+        "`acp-matrix-bridge setup` makes one, or name yours with --config."
     )
 
 

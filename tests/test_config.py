@@ -329,7 +329,7 @@ def test_without_any_config_the_error_says_where_it_was_looked_for(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config, "SYSTEM_PATH", tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match=r"\./config\.toml"):
+    with pytest.raises(ConfigError, match=r"\./config\.toml.*`acp-matrix-bridge setup` makes one"):
         config.find(None, {})
 
 

@@ -69,7 +69,9 @@ def judge(status: int, headers: Mapping[str, str], said: object) -> None:
         return
     code = f"{status} {errcode}".rstrip()
     if status == TOO_MANY_REQUESTS or errcode == "M_LIMIT_EXCEEDED":
-        raise RateLimited("The homeserver asks to wait.", retry_after=_retry_after(headers, body))
+        wait_s = _retry_after(headers, body)
+        # what is waited for here is capped, so a person is told "at least"
+        raise RateLimited(f"The homeserver asks to wait for {wait_s:.0f} s or more.", retry_after=wait_s)
     if status == PAYLOAD_TOO_LARGE or _is_too_large(errcode, body):
         raise EventTooLarge(f"The homeserver found the event too large ({code}).", status=status, errcode=errcode)
     if status >= 500 or status == REQUEST_TIMEOUT or said is NO_JSON:  # noqa: PLR2004

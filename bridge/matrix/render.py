@@ -159,7 +159,7 @@ def render_closing(request: Request, items: Sequence[PreviewItem], *, shared: bo
 
 def summarise_closing(request: Request, *, shared: bool = False) -> str:
     """The same in one line, for clients that know no edits."""
-    return f"{_asked(request, shared=shared)}: {show_title(request)}. {tell_ending(request)}"
+    return f"{_asked(request, shared=shared)}: {show_title(request).rstrip('.')}. {tell_ending(request)}"
 
 
 def render_replaced(message: Replaced) -> tuple[Block, ...]:

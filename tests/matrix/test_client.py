@@ -297,6 +297,7 @@ async def test_a_rate_limit_says_how_long_and_never_longer_than_a_minute(
     error = await failure(client)
     assert isinstance(error, RateLimited)
     assert wait_s == error.retry_after
+    assert f"asks to wait for {wait_s:.0f} s" in str(error)
 
 
 async def test_a_rate_limit_comes_back_at_once_after_one_request(client: Client, server: Homeserver) -> None:

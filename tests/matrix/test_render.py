@@ -425,6 +425,11 @@ def test_a_closing_still_says_what_was_asked() -> None:
     )
 
 
+def test_a_title_that_is_a_sentence_gets_no_second_full_stop() -> None:
+    asked = replace(REQUEST, description=make_description(title="Nothing is run."))
+    assert "): Nothing is run. It still waits" in summarise_closing(asked)
+
+
 def test_a_brief_closing_shows_no_number() -> None:
     request = end(Ending.ANSWERED, option=ALLOW, by=AMY, style=PromptStyle.BRIEF)
     assert write_body(render_closing(request, ())).startswith("Permission was asked: Run the test suite\n\n@amy:hs")
