@@ -141,7 +141,7 @@ def test_a_room_of_their_own_is_entered_once_the_bot_is_invited(
     state = [{"type": "m.room.encryption", "state_key": "", "content": {"algorithm": "m.megolm.v1.aes-sha2"}}]
     wish = {"preset": "private_chat", "initial_state": state}
     made = call(synapse.base_url, "POST", "/_matrix/client/v3/createRoom", wish, token=token)
-    room = made.body["room_id"]
+    room = str(made.body["room_id"])
     with program(tmp_path, "setup", "--homeserver", synapse.base_url, "--user", bot.user_id) as setup:
         setup.type(bot.password, person.account.user_id, room)
         setup.until(r"The bot may not enter")
