@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, settings
 
 from bridge.demo.homeserver import Homeserver
 
-
 # A machine may be busy: how long an example takes says nothing about the code.
 settings.register_profile("calm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("calm")
