@@ -21,7 +21,8 @@ from bridge.core.ports import Agents
 from bridge.core.subject import describe
 
 QUESTION_LIMIT_S = 600.0  # who set this up is at the keyboard; somebody else may first have to find their phone
-TITLE = "A test of the bridge: can you answer this? Nothing is run, whatever you choose."
+TITLE = "A test of the bridge: can you answer this?"
+DETAIL = "Nothing is run, whatever you choose."
 TOOL_CALL_ID = "bridge-question"
 OPTIONS: list[JsonValue] = [
     {"optionId": "works", "name": "Yes, I can see this", "kind": "allow_once"},
@@ -84,7 +85,8 @@ class Questions:
             self._deliver(SessionDeleted(session_id=session_id))
 
     def _make_asked(self, agent: AgentName, session_id: SessionId, call: CallRef) -> Asked:
-        tool_call: JsonObject = {"toolCallId": TOOL_CALL_ID, "title": TITLE, "kind": "other"}
+        detail: JsonValue = {"type": "content", "content": {"type": "text", "text": DETAIL}}
+        tool_call: JsonObject = {"toolCallId": TOOL_CALL_ID, "title": TITLE, "kind": "other", "content": [detail]}
         options = read_options(OPTIONS)
         record: JsonObject = {"toolCall": dict(tool_call), "options": OPTIONS}
         return Asked(

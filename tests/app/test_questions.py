@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 from anyio.abc import ObjectReceiveStream
 
-from bridge.app.questions import TITLE, Questions, Reply
+from bridge.app.questions import DETAIL, TITLE, Questions, Reply
 from bridge.core.changes import Record
 from bridge.core.messages import Closing, Prompt
 from bridge.core.model import AgentName, CallRef, Ending, EventId, Outcome, Selected, SessionId
@@ -68,6 +68,8 @@ async def test_the_question_says_that_nothing_is_run() -> None:
         (prompt,) = rig.worded(Prompt)
         assert isinstance(prompt, Prompt)
         assert TITLE == prompt.request.description.title
+        assert prompt.request.description.complete
+        assert DETAIL in str(prompt.request.description.preview)
         await rig.sync(rig.said("2"))
 
 

@@ -21,7 +21,7 @@ class Evil:
         self.url = ""
         self.lies: list[Callable[[str, Json], None]] = []
         self.gates: dict[str, Callable[[], Awaitable[object]]] = {}  # by a part of the path
-        self.sent: list[tuple[str, Json]] = []  # path and body of each PUT
+        self.sent: list[tuple[str, Json]] = []  # path, unquoted, and body of each PUT
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()

@@ -24,6 +24,7 @@ class NioPerson:
         self.nio = AsyncClient(url, user, device, store_path=str(folder), config=config)
         self.nio.restore_login(user, device, token)
         self.user_id, self.device_id, self.token = user, device, token
+        self.password = ""  # given by a test in which the person has to prove who they are
         self.seen: dict[str, Any] = {}  # nio's events by id, the last that nio made of each
         self._count = itertools.count()
 
