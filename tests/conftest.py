@@ -9,15 +9,9 @@ import pytest
 from bridge.demo.homeserver import Homeserver
 from tests.peers.untraced import untraced
 
-<<<<<<< HEAD
 # A busy machine is no fault: what has a limit of time says so in its test.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")
-=======
-# A machine may be busy: how long an example takes says nothing about the code.
-settings.register_profile("calm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("calm")
->>>>>>> w3-accept
 
 
 @pytest.fixture(scope="session")
