@@ -15,12 +15,14 @@ HIDDEN = 'syt_s3"cret/ü'
 
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
+    root, library = logging.getLogger(), logging.getLogger("nio")
+    handlers, level, hushed = root.handlers, root.level, library.level
+    library.setLevel(logging.NOTSET)  # the demo's person hushes it for the whole of a process, which a test may share
     monkeypatch.setattr(logs, "_hidden", [])
     yield
     logging.captureWarnings(capture=False)
     root.handlers, root.level = handlers, level
+    library.setLevel(hushed)
     structlog.reset_defaults()
 
 
