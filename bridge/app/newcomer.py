@@ -15,12 +15,11 @@ from bridge.app.service import ask
 from bridge.core.model import AgentName, JsonValue, RoomId, UserId
 from bridge.matrix import events
 from bridge.matrix.client import Client
+from bridge.matrix.crypto.olm import ROOM_ALGORITHM
 from bridge.ops.console import Console
 from bridge.ops.login import Wish
 from bridge.ops.setup import Errand, Guide, Progress, walk
 from bridge.ops.table import show_reply
-
-ALGORITHM = "m.megolm.v1.aes-sha2"  # of encrypted rooms; the only one there is
 
 
 class BotGuide:
@@ -33,7 +32,7 @@ class BotGuide:
         """A private room with these people invited, encrypted from its first event where it is to be."""
         state: list[JsonValue] = []
         if encrypted:
-            state.append({"type": events.ENCRYPTION, "state_key": "", "content": {"algorithm": ALGORITHM}})
+            state.append({"type": events.ENCRYPTION, "state_key": "", "content": {"algorithm": ROOM_ALGORITHM}})
         answer = await self._client.call(
             "POST",
             "createRoom",

@@ -91,7 +91,7 @@ async def _look_up(client: Client, config: Config, bot: UserId) -> Known:
     rooms: dict[str, RoomId] = {}
     for name, section in config.agents.items():
         if section.room is not None and section.room not in rooms:
-            rooms[section.room] = await _find_room(client, name, section.room)
+            rooms[section.room] = await find_room(client, section.room, key=f"agents.{name}.room")
     try:
         display_name = await client.display_name(bot)
     except RequestRefused:  # it shows no profiles; what the bot is called in a room is learned there
@@ -99,13 +99,14 @@ async def _look_up(client: Client, config: Config, bot: UserId) -> Known:
     return rooms, (bot, display_name) if display_name else (bot,)
 
 
-async def _find_room(client: Client, name: str, room: str) -> RoomId:
+async def find_room(client: Client, room: str, *, key: str = "agents.NAME.room") -> RoomId:
+    """The id of a room that the config names under `key`, by id or alias. Raises `ConfigError` where there is none."""
     if not room.startswith("#"):
         return RoomId(room)
     try:
         return await client.resolve_alias(room)
     except RequestRefused as refused:
-        raise ConfigError(f"agents.{name}.room: the homeserver knows no room {room}.") from refused
+        raise ConfigError(f"{key}: the homeserver knows no room {room}.") from refused
 
 
 class Service:

@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 
 from bridge.app.opening import find_password, make_client, open_account
-from bridge.app.service import read_clock
+from bridge.app.service import find_room, read_clock
 from bridge.config import Config
 from bridge.core.changes import StorePin
 from bridge.core.errors import BridgeError, ConfigError, RequestRefused
@@ -226,16 +226,6 @@ async def _begin(
         f"{user} and the bridge share none of the rooms in the config. Invite both, start `run` once so that the bridge "
         "joins, stop it, and try again."
     )
-
-
-async def find_room(client: Client, room: str) -> RoomId:
-    """The id of a room that the config names by id or alias. Raises `ConfigError` where there is none."""
-    if not room.startswith("#"):
-        return RoomId(room)
-    try:
-        return await client.resolve_alias(room)
-    except RequestRefused as refused:
-        raise ConfigError(f"The homeserver knows no room {room}.") from refused
 
 
 def _to_source(message: ToDevice) -> Source:

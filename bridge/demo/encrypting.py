@@ -29,12 +29,13 @@ from bridge.core.model import JsonObject, UserId
 from bridge.demo.homeserver import Account
 from bridge.demo.person import SYNC_WAIT_MS, Person, Seen, read_event
 from bridge.matrix.crypto.identity import Identity
+from bridge.matrix.crypto.olm import ROOM_ALGORITHM
 from bridge.matrix.crypto.signing import is_signed_by
 
 ENCRYPTION: JsonObject = {
     "type": "m.room.encryption",
     "state_key": "",
-    "content": {"algorithm": "m.megolm.v1.aes-sha2"},
+    "content": {"algorithm": ROOM_ALGORITHM},
 }
 CLEAR = "(NOT ENCRYPTED) "
 """Stands before a message that came as clear text, as clients show it with a warning of their own."""

@@ -27,9 +27,9 @@ from bridge.matrix import events
 from bridge.matrix.batches import KEY_ALGORITHM, SyncBatch
 from bridge.matrix.client import Client
 from bridge.matrix.crypto.devices import NOBODY, Device, Devices
-from bridge.matrix.crypto.machine import CHUNK, ENCRYPTED, KEY_REQUEST, Machine, ToDevice
+from bridge.matrix.crypto.machine import CHUNK, KEY_REQUEST, Machine, ToDevice
 from bridge.matrix.crypto.roomkeys import Deciphered, Unread
-from bridge.matrix.events import Source
+from bridge.matrix.events import ENCRYPTED, Source
 from bridge.matrix.keyserver import KeyServer
 from bridge.matrix.sealing import Opened, Shut, Unsealed, Why
 

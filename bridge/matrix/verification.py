@@ -17,11 +17,11 @@ from bridge.core.errors import BridgeError
 from bridge.core.events import Verified
 from bridge.core.model import EventId, JsonObject, Millis, RoomId, UserId
 from bridge.matrix import events
-from bridge.matrix.crypto.sas import PREFIX, Phase, Sas, address
+from bridge.matrix.crypto.sas import Phase, Sas, address
 from bridge.matrix.crypto.steps import REASONS, Code, Party, Proven, Send, Show, Step, Stopped
-from bridge.matrix.events import Source
+from bridge.matrix.events import VERIFICATION, Source
 
-REQUEST = f"{PREFIX}request"
+REQUEST = f"{VERIFICATION}request"
 EVERY_DEVICE = "*"
 
 LIMIT_S = 600.0  # client-server API: a verification that does not complete within 10 minutes should time out
@@ -198,7 +198,7 @@ class Verifications:
     @staticmethod
     def _read_kind(source: Source) -> str | None:
         kind = events.kind(source)
-        return kind.removeprefix(PREFIX) if kind is not None and kind.startswith(PREFIX) else None
+        return kind.removeprefix(VERIFICATION) if kind is not None and kind.startswith(VERIFICATION) else None
 
     async def _take_request(
         self, user: UserId, transaction: str, room: RoomId | None, content: Source, sent_at: object
@@ -298,9 +298,9 @@ class Verifications:
 
     async def _send(self, send: Send, user: UserId, room: RoomId | None, device_id: str) -> None:
         if room is None:
-            await self._post.send_to_device(PREFIX + send.kind, user, device_id, send.content)
+            await self._post.send_to_device(VERIFICATION + send.kind, user, device_id, send.content)
         else:
-            await self._post.send_in_room(room, PREFIX + send.kind, send.content)
+            await self._post.send_in_room(room, VERIFICATION + send.kind, send.content)
 
     async def _pin(self, exchange: _Exchange, master: str) -> None:
         try:

@@ -17,8 +17,7 @@ from bridge.core.model import EventId, JsonObject, RoomId, SyncToken, Transactio
 from bridge.matrix import events
 from bridge.matrix.batches import SyncBatch
 from bridge.matrix.client import Client
-from bridge.matrix.crypto.sas import PREFIX
-from bridge.matrix.events import Source
+from bridge.matrix.events import ENCRYPTED, VERIFICATION, Source
 from bridge.matrix.patience import Patience, worth_a_line
 from bridge.matrix.sealing import Opened, Sealing, Why
 from bridge.matrix.verification import REQUEST, Verifications
@@ -28,7 +27,6 @@ T = TypeVar("T")
 LONG_POLL_MS = 30_000  # as every client does
 RETRY_S = 60.0  # a message is tried for so long: nobody looks at emoji for longer
 SHUT_MOST = 200  # encrypted events kept until their key comes: far more than a verification sends
-ENCRYPTED = "m.room.encrypted"
 
 SendToDevice = Callable[[str, UserId, str, JsonObject, TransactionId], Awaitable[object]]
 """Kind, user, device (`*`: all), content and transaction id of one message, to the homeserver."""
@@ -173,7 +171,7 @@ def drop_answered(sources: Sequence[Source]) -> list[Source]:
 def _find_answered(sources: Iterable[Source]) -> Iterable[str]:
     for source in sources:
         kind = events.kind(source)
-        if kind is not None and kind.startswith(PREFIX) and kind != REQUEST:
+        if kind is not None and kind.startswith(VERIFICATION) and kind != REQUEST:
             mark = events.text(events.content(source), "transaction_id") or events.relation(source).event_id
             if mark:
                 yield mark

@@ -9,7 +9,8 @@ import pytest
 from anyio.abc import TaskStatus
 
 from bridge import app
-from bridge.app.verifying import Plan, find_room, list_pinned, make_plan, verify_as, verify_with
+from bridge.app.service import find_room
+from bridge.app.verifying import Plan, list_pinned, make_plan, verify_as, verify_with
 from bridge.config import Config, load
 from bridge.core.changes import StorePin
 from bridge.core.errors import BridgeError, ConfigError
@@ -233,6 +234,6 @@ async def test_two_bridges_verify_each_other_and_the_ledger_has_the_pin(synapse:
 
 
 async def test_an_alias_that_nobody_has_is_said(bot: Client) -> None:
-    with pytest.raises(ConfigError, match=r"^The homeserver knows no room #none:localhost"):
+    with pytest.raises(ConfigError, match=r"^agents.NAME.room: the homeserver knows no room #none:localhost"):
         await find_room(bot, "#none:localhost")
     await bot.close()

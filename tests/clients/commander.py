@@ -28,8 +28,8 @@ CACHE = Path(__file__).parents[2] / ".cache" / "clients"
 INSTALL_TIMEOUT_S = 900.0
 TAIL = 100
 """Events of the room that one look goes back; a whole run has fewer."""
-AGAIN_S = 1.0
-"""Between looks: each is a program of its own, which takes a second or two."""
+AGAIN_S = 0.2
+"""Between looks at who is in the room: another process joins, and the program that is tried cannot wait for that."""
 ROOM_VERSION = "11"
 """Version 8.0.6 appends a server name to a room's id that has none, as those of version 12, and then finds no such room."""
 ENCRYPTION = {"type": "m.room.encryption", "state_key": "", "content": {"algorithm": "m.megolm.v1.aes-sha2"}}
@@ -126,7 +126,6 @@ class Commander:
                 shown = await self.look(room)
                 if found := next(filter(find, shown), None):
                     return found
-                await anyio.sleep(AGAIN_S)
         raise DidNotCome(f"{what} was not shown; the last were {[each.text for each in shown[-3:]]}")
 
     async def _run(self, *words: str, said: str = "") -> str:

@@ -47,7 +47,7 @@ class World:
     async def make(self, *words: str) -> str:
         """The account is opened in js-sdk, which gives it an identity with secret storage: the recovery key."""
         made = await self.script("make", self.account, self.account.password, *words)
-        assert True is made["stored"]
+        assert made["stored"] is True
         return str(made["recovery_key"])
 
     async def sees_signed(self, device: str) -> object:
@@ -108,11 +108,11 @@ async def world(
 async def test_js_sdk_takes_our_device_for_signed_once_we_have_made_an_identity(world: World) -> None:
     before = world.second_device()
     assert Done.MADE == (await world.log_in(world.account)).done
-    assert True is await world.sees_signed(world.account.device_id)
+    assert await world.sees_signed(world.account.device_id) is True
     with pytest.raises(IdentityUnusable):
         await world.log_in(before, folder="another bridge")
-    assert False is await world.sees_signed(before.device_id)
-    assert True is await world.sees_signed(world.account.device_id)
+    assert await world.sees_signed(before.device_id) is False
+    assert await world.sees_signed(world.account.device_id) is True
 
 
 @pytest.mark.parametrize("words", [(), (WORDS,)], ids=["recovery key", "passphrase"])

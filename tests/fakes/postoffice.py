@@ -11,7 +11,8 @@ from typing import Any, cast
 from bridge.core.errors import HomeserverUnreachable, MatrixError, RequestRefused
 from bridge.core.model import RoomId, UserId
 from bridge.matrix.client import Client
-from bridge.matrix.crypto.machine import ENCRYPTED, Machine
+from bridge.matrix.crypto.machine import Machine
+from bridge.matrix.events import ENCRYPTED
 
 Json = dict[str, Any]
 ALGORITHM = "signed_curve25519"

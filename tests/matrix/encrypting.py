@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 from bridge.core.errors import HomeserverUnreachable
 from bridge.core.model import JsonObject, RoomId, SyncToken, UserId
 from bridge.matrix.batches import SyncBatch
-from bridge.matrix.crypto.machine import ENCRYPTED, Deciphered, Machine, ToDevice
+from bridge.matrix.crypto.machine import Deciphered, Machine, ToDevice
 from bridge.matrix.encryption import Encryption
+from bridge.matrix.events import ENCRYPTED
 from bridge.matrix.sealing import Opened, Unsealed
 from tests.fakes.postoffice import Json, PostOffice
 

@@ -11,7 +11,8 @@ import pytest
 
 from bridge.core.errors import HomeserverUnreachable, KeysLost, RateLimited
 from bridge.core.model import JsonObject, JsonValue, Seal
-from bridge.matrix.crypto.machine import ENCRYPTED, KEY_REQUEST, Machine, ToDevice
+from bridge.matrix.crypto.machine import KEY_REQUEST, Machine, ToDevice
+from bridge.matrix.events import ENCRYPTED
 from bridge.matrix.sealing import Opened, Shut, Why
 from tests.fakes.postoffice import ALGORITHM
 from tests.matrix.crypto.world import send_letter

@@ -8,8 +8,8 @@ import pytest
 
 from bridge.core.errors import EventTooLarge, HomeserverUnreachable, RateLimited, RequestRefused
 from bridge.matrix.crypto import machine
-from bridge.matrix.crypto.machine import ENCRYPTED
 from bridge.matrix.encryption import WIRE_MOST_BYTES
+from bridge.matrix.events import ENCRYPTED
 from tests.matrix.encrypting import ALICE, AWAY, BOT, EVERYBODY, MALLORY, ROOM, TEXT, World, logged
 
 

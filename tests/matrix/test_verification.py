@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from bridge.core.errors import HomeserverUnreachable, LedgerFull
 from bridge.core.events import Verified
 from bridge.core.model import EventId, JsonObject, Millis, RoomId, UserId
-from bridge.matrix.crypto.sas import PREFIX, Phase, Sas
+from bridge.matrix.crypto.sas import Phase, Sas
 from bridge.matrix.crypto.steps import Party, Send, Show, Step
-from bridge.matrix.events import Source
+from bridge.matrix.events import VERIFICATION, Source
 from bridge.matrix.verification import LIMIT_S, NEWEST_MS, NOT_KEPT, NOT_SENT, OLDEST_MS, Outcome, Verifications
 from tests.matrix.test_sas import ALICE, BOT, TRANSACTION, make_key
 
@@ -85,7 +85,7 @@ class World:
         self.pins.append(pin)
 
     def kinds(self) -> list[str]:
-        return [kind.removeprefix(PREFIX) for kind, _, _, _ in self.sent]
+        return [kind.removeprefix(VERIFICATION) for kind, _, _, _ in self.sent]
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Person:
         while self.heard < len(self.world.sent):
             kind, _, _, content = self.world.sent[self.heard]
             self.heard += 1
-            await self.send(self.sas.hear(kind.removeprefix(PREFIX), content, BOT))
+            await self.send(self.sas.hear(kind.removeprefix(VERIFICATION), content, BOT))
 
     async def send(self, steps: list[Step]) -> None:
         for step in steps:
@@ -114,7 +114,9 @@ class Person:
                 case Send(kind, content) if self.room is None:
                     await self.world.verifications.hear_to_device(to_device(kind, content, self.me.user))
                 case Send(kind, content):
-                    await self.world.verifications.hear_in_room(ROOM, in_room(PREFIX + kind, content, self.me.user))
+                    await self.world.verifications.hear_in_room(
+                        ROOM, in_room(VERIFICATION + kind, content, self.me.user)
+                    )
                 case Show():
                     self.shown.append(step)
                 case _:
@@ -125,7 +127,7 @@ class Person:
 
 
 def to_device(kind: str, content: object, sender: str = ALICE.user) -> Source:
-    return {"type": PREFIX + kind, "sender": sender, "content": content}
+    return {"type": VERIFICATION + kind, "sender": sender, "content": content}
 
 
 def in_room(kind: str, content: object, sender: str = ALICE.user, event_id: str = "$x", at: object = NOW) -> Source:
@@ -287,7 +289,7 @@ async def test_a_verification_between_others_in_the_room_is_left_alone() -> None
     async with running() as world:
         for kind in ("ready", "start", "key", "mac", "done", "cancel"):
             relates = {"m.relates_to": {"rel_type": "m.reference", "event_id": "$theirs"}}
-            await world.verifications.hear_in_room(ROOM, in_room(PREFIX + kind, relates))
+            await world.verifications.hear_in_room(ROOM, in_room(VERIFICATION + kind, relates))
         assert [] == world.sent
 
 
@@ -297,7 +299,7 @@ async def test_a_message_of_no_verification_is_told_so() -> None:
             await world.verifications.hear_to_device(to_device(kind, {"transaction_id": "old"}))
         assert [] == world.sent
         await world.verifications.hear_to_device(to_device("mac", {"transaction_id": "old"}))
-        assert [(f"{PREFIX}cancel", "@alice:hs *", "m.unknown_transaction")] == [
+        assert [(f"{VERIFICATION}cancel", "@alice:hs *", "m.unknown_transaction")] == [
             (kind, whom, content["code"]) for kind, _, whom, content in world.sent
         ]
 
@@ -317,7 +319,8 @@ async def test_another_persons_message_is_no_message_of_hers() -> None:
         await world.asked.wait()
         await world.verifications.hear_to_device(to_device("cancel", {"transaction_id": TRANSACTION}, BOB.user))
         await world.verifications.hear_in_room(
-            ROOM, in_room(f"{PREFIX}cancel", {"m.relates_to": {"rel_type": "m.reference", "event_id": TRANSACTION}})
+            ROOM,
+            in_room(f"{VERIFICATION}cancel", {"m.relates_to": {"rel_type": "m.reference", "event_id": TRANSACTION}}),
         )
         assert [] == world.outcomes
 
@@ -365,10 +368,10 @@ async def test_a_request_that_another_device_of_the_bot_took_is_left_to_it() -> 
     async with running() as world:
         await hear(world, ROOM, request(ROOM))
         relates = {"m.relates_to": {"rel_type": "m.reference", "event_id": TRANSACTION}}
-        ready = in_room(f"{PREFIX}ready", {**relates, "from_device": BOT.device_id}, BOT.user)
+        ready = in_room(f"{VERIFICATION}ready", {**relates, "from_device": BOT.device_id}, BOT.user)
         await world.verifications.hear_in_room(ROOM, ready)
         assert [] == world.outcomes
-        other = in_room(f"{PREFIX}ready", {**relates, "from_device": "OTHER"}, BOT.user)
+        other = in_room(f"{VERIFICATION}ready", {**relates, "from_device": "OTHER"}, BOT.user)
         await world.verifications.hear_in_room(ROOM, other)
         assert ["m.accepted"] == [outcome.code for outcome in world.outcomes]
         assert ["ready"] == world.kinds()
@@ -380,7 +383,7 @@ async def test_what_was_left_to_another_device_can_not_be_confirmed_any_more() -
         await world.asked.wait()
         sas = world.verifications._exchanges[USER].sas  # pyright: ignore[reportPrivateUsage] - what is kept of it has no public name
         relates = {"m.relates_to": {"rel_type": "m.reference", "event_id": TRANSACTION}, "from_device": "OTHER"}
-        await world.verifications.hear_in_room(ROOM, in_room(f"{PREFIX}ready", relates, BOT.user))
+        await world.verifications.hear_in_room(ROOM, in_room(f"{VERIFICATION}ready", relates, BOT.user))
         assert [] == sas.confirm()
 
 
@@ -396,7 +399,7 @@ async def test_what_belongs_to_no_verification_of_hers_ends_none(odd: dict[str, 
     async with running() as world:
         await ask(world, ROOM)
         await world.asked.wait()
-        await world.verifications.hear_in_room(ROOM, {**in_room(f"{PREFIX}cancel", {}), **odd})
+        await world.verifications.hear_in_room(ROOM, {**in_room(f"{VERIFICATION}cancel", {}), **odd})
         assert [] == world.outcomes
 
 
@@ -462,7 +465,7 @@ def test_no_event_raises_or_pins(odd: list[tuple[bool, str, dict[str, object], d
             await ask(world, None)
             for room, kind, outer, inner in odd:
                 if room:
-                    await world.verifications.hear_in_room(ROOM, {**in_room(PREFIX + kind, inner), **outer})
+                    await world.verifications.hear_in_room(ROOM, {**in_room(VERIFICATION + kind, inner), **outer})
                 else:
                     await world.verifications.hear_to_device({**to_device(kind, inner), **outer})
         return world.pins

@@ -23,7 +23,7 @@ from bridge.matrix.crypto.devices import Device, Devices
 from bridge.matrix.crypto.keystore import KeyStore
 from bridge.matrix.crypto.olm import ODD, ROOM_ALGORITHM, Letter, Letters
 from bridge.matrix.crypto.roomkeys import Deciphered, RoomKeys, Target, Unread
-from bridge.matrix.events import Source
+from bridge.matrix.events import ENCRYPTED, Source
 
 log = structlog.get_logger()
 
@@ -33,7 +33,6 @@ QUERY_AGAIN_MS = 60_000  # a user whose homeserver did not answer ours
 LOOKED_MOST = 1_000  # unknown keys that we asked the homeserver about, each once
 CHUNK = 100  # devices in one request, of about 1 KB each: well below what a proxy lets through
 
-ENCRYPTED = "m.room.encrypted"
 ROOM_KEY = "m.room_key"
 FORWARDED = "m.forwarded_room_key"
 DUMMY = "m.dummy"

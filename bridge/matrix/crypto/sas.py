@@ -24,7 +24,6 @@ from bridge.matrix.crypto.signing import to_base64, to_canonical
 from bridge.matrix.crypto.steps import REASONS, Code, Party, Proven, Send, Show, Step, Stopped
 from bridge.matrix.events import Source
 
-PREFIX = "m.key.verification."
 METHOD = "m.sas.v1"
 AGREEMENT = "curve25519-hkdf-sha256"
 HASH = "sha256"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from bridge.core.errors import KeysDamaged, KeysLost
 from bridge.core.model import UserId
 from bridge.matrix.crypto import devices
-from bridge.matrix.crypto.machine import CHUNK, ENCRYPTED, Machine, Unread
+from bridge.matrix.crypto.machine import CHUNK, Machine, Unread
 from bridge.matrix.crypto.signing import is_signed_by
-from bridge.matrix.events import mapping
+from bridge.matrix.events import ENCRYPTED, mapping
 from tests.matrix.crypto.world import ALICE, BOT, MALLORY, ROOM, World, body, event, olm, send_letter
 
 HALF = "\ud800"  # half of a surrogate pair: JSON can say it, UTF-8 and SQLite cannot

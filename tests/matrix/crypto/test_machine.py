@@ -12,8 +12,9 @@ import vodozemac
 from bridge.core.errors import KeysDamaged, KeysLost
 from bridge.core.model import UserId
 from bridge.matrix.crypto.keystore import PICKLE_KEY
-from bridge.matrix.crypto.machine import ENCRYPTED, KEY_REQUEST, Machine, ToDevice, Unread
+from bridge.matrix.crypto.machine import KEY_REQUEST, Machine, ToDevice, Unread
 from bridge.matrix.crypto.signing import is_signed_by
+from bridge.matrix.events import ENCRYPTED
 from tests.matrix.crypto.world import (
     ALICE,
     BOT,

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bridge.core.model import JsonObject
-from bridge.matrix.crypto.machine import ENCRYPTED, Machine, Unread
+from bridge.matrix.crypto.machine import Machine, Unread
 from bridge.matrix.crypto.signing import is_signed_by
+from bridge.matrix.events import ENCRYPTED
 from tests.fakes.postoffice import ALGORITHM, Json
 from tests.matrix.crypto.world import ALICE, BOT, HOUR_S, MALLORY, OTHER_ROOM, ROOM, World, body, olm
 

@@ -6,7 +6,8 @@
 from pathlib import Path
 
 from bridge.core.model import JsonObject, RoomId, UserId
-from bridge.matrix.crypto.machine import ENCRYPTED, Deciphered, Machine, Unread
+from bridge.matrix.crypto.machine import Deciphered, Machine, Unread
+from bridge.matrix.events import ENCRYPTED
 from tests.fakes.postoffice import ALGORITHM, Json, PostOffice
 
 ROOM, OTHER_ROOM = RoomId("!room"), RoomId("!other")
